@@ -195,10 +195,7 @@ pub struct NumberedFact {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AttemptFact {
-    StepStarted {
-        step: u32,
-        at: Timestamp,
-    },
+    StepStarted { step: u32, at: Timestamp },
     StepEnded(StepEnd),
     Ended(End),
 }

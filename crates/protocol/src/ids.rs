@@ -1,4 +1,4 @@
-//! Identifiers: a UUIDv7 inside, `run_<26 characters of base32>` as text.
+//! Identifiers: a version 7 UUID inside, `run_<26 characters of base32>` as text.
 //!
 //! The prefix makes a pasted id say what it is, and a wrong kind of id is refused where it is
 //! parsed. Ids are minted from a time and random bytes that the caller hands in, so that a

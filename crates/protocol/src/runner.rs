@@ -27,7 +27,10 @@ pub enum ToRunner {
     },
     Step(RunStep),
     /// A step is out of time or the job is cancelled: reject its promise, kill its commands.
-    Stop { step: u32, force: bool },
+    Stop {
+        step: u32,
+        force: bool,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,10 +53,21 @@ pub enum FromRunner {
     /// The workflow file is loaded.
     Ready {},
     /// It could not be loaded: no step will run.
-    LoadFailed { message: String },
-    Output { step: u32 },
-    SetEnv { step: u32, name: String, value: String },
-    AddPath { step: u32, path: String },
+    LoadFailed {
+        message: String,
+    },
+    Output {
+        step: u32,
+    },
+    SetEnv {
+        step: u32,
+        name: String,
+        value: String,
+    },
+    AddPath {
+        step: u32,
+        path: String,
+    },
     Done(StepDone),
 }
 

@@ -1,0 +1,268 @@
+//! What must hold of a plan before anything runs, and the jobs that a workflow becomes.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use shuntyard_protocol::{
+    Outcome,
+    plan::{Job, Plan, StepRetry, Trigger, Workflow},
+};
+
+use crate::{
+    fanout::{self, MatrixError},
+    glob::Patterns,
+    graph,
+    labels::Requirement,
+    limits::{
+        JOB_STEPS_MAX, NAME_CHARS_MAX, PLAN_WORKFLOWS_MAX, PRIORITY_RANGE, RUN_JOBS_MAX,
+        TIMEOUT_MAX, TRIES_MAX,
+    },
+    schedule,
+};
+
+/// What is wrong with a plan, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {message}")]
+pub struct Fault {
+    /// `.shuntyard/workflows/ci.ts, job 'build'`.
+    pub place: String,
+    pub message: String,
+}
+
+/// All faults of a plan; none means that every workflow can be instantiated.
+pub fn check(plan: &Plan) -> Vec<Fault> {
+    let mut faults = Faults::default();
+    if plan.workflows.len() > PLAN_WORKFLOWS_MAX {
+        let message = format!(
+            "{} workflows are above the limit of {PLAN_WORKFLOWS_MAX}",
+            plan.workflows.len()
+        );
+        faults.add("plan", message);
+    }
+    let mut names = BTreeSet::new();
+    for workflow in &plan.workflows {
+        let place = format!("{}, workflow '{}'", workflow.file, workflow.name);
+        if !names.insert(workflow.name.as_str()) {
+            faults.add(&place, "another workflow has the same name");
+        }
+        faults.workflow(&place, workflow);
+    }
+    faults.0
+}
+
+#[derive(Default)]
+struct Faults(Vec<Fault>);
+
+impl Faults {
+    fn add(&mut self, place: &str, message: impl Into<String>) {
+        self.0.push(Fault { place: place.to_owned(), message: message.into() });
+    }
+
+    fn note<T, E: ToString>(&mut self, place: &str, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.add(place, error.to_string())).ok()
+    }
+
+    fn name(&mut self, place: &str, name: &str) {
+        let chars = name.chars().count();
+        if !(1..=NAME_CHARS_MAX).contains(&chars) || name.chars().any(char::is_control) {
+            self.add(
+                place,
+                format!("name must be 1 to {NAME_CHARS_MAX} characters without control characters"),
+            );
+        }
+    }
+
+    fn timeout(&mut self, place: &str, millis: Option<u64>) {
+        let max = u64::try_from(TIMEOUT_MAX.as_millis()).unwrap_or(u64::MAX);
+        if millis.is_some_and(|millis| millis == 0 || millis > max) {
+            self.add(place, "timeout must be more than 0 and at most 24 days");
+        }
+    }
+
+    fn workflow(&mut self, place: &str, workflow: &Workflow) {
+        self.name(place, &workflow.name);
+        self.timeout(place, workflow.timeout_ms);
+        for trigger in &workflow.on {
+            self.trigger(place, trigger);
+        }
+        if workflow.jobs.is_empty() {
+            self.add(place, "it has no jobs");
+        }
+        let mut names = BTreeSet::new();
+        for job in &workflow.jobs {
+            let place = format!("{}, job '{}'", workflow.file, job.name);
+            if !names.insert(job.name.as_str()) {
+                self.add(&place, "another job has the same name");
+            }
+            self.job(&place, job);
+        }
+        self.note(place, graph::check(&workflow.jobs));
+        let count: usize =
+            workflow.jobs.iter().map(|job| instances(job).map_or(1, |i| i.len())).sum();
+        if count > RUN_JOBS_MAX {
+            self.add(place, format!("{count} jobs are above the limit of {RUN_JOBS_MAX}"));
+        }
+    }
+
+    fn trigger(&mut self, place: &str, trigger: &Trigger) {
+        let lists: &[&[String]] = match trigger {
+            Trigger::Push { branches, tags, paths } => &[branches, tags, paths],
+            Trigger::Pr { target, source, paths, .. } => &[target, source, paths],
+            Trigger::Tag { patterns } => &[patterns],
+            Trigger::Manual {} => &[],
+            Trigger::Schedule { cron, timezone } => {
+                self.note(place, schedule::check(cron, timezone.as_deref()));
+                &[]
+            }
+        };
+        for list in lists {
+            self.note(place, Patterns::new(list));
+        }
+    }
+
+    fn job(&mut self, place: &str, job: &Job) {
+        self.name(place, &job.name);
+        self.timeout(place, job.timeout_ms);
+        if let Some(runs_on) = &job.runs_on {
+            self.note(place, Requirement::new(runs_on));
+        }
+        self.note(place, instances(job));
+        if !PRIORITY_RANGE.contains(&job.priority) {
+            self.add(place, "priority must be −100 to 100");
+        }
+        if job.retry.as_ref().is_some_and(|retry| !(1..=TRIES_MAX).contains(&retry.max_attempts)) {
+            self.add(place, format!("retry must be 1 to {TRIES_MAX} tries"));
+        }
+        if !(1..=JOB_STEPS_MAX).contains(&job.steps.len()) {
+            self.add(
+                place,
+                format!("a job has 1 to {JOB_STEPS_MAX} steps, this one has {}", job.steps.len()),
+            );
+        }
+        let mut names = BTreeSet::new();
+        for step in &job.steps {
+            let place = format!("{place}, step '{}'", step.name);
+            self.name(&place, &step.name);
+            if !names.insert(step.name.as_str()) {
+                self.add(&place, "another step of this job has the same name");
+            }
+            self.timeout(&place, step.timeout_ms);
+            let tries = |retry: &StepRetry| !(1..=TRIES_MAX).contains(&retry.max_attempts);
+            if step.retry.as_ref().is_some_and(tries) {
+                self.add(&place, format!("retry must be 1 to {TRIES_MAX} tries"));
+            }
+            if step.parallel.is_some_and(|index| index as usize >= job.parallels.len()) {
+                self.add(&place, "it belongs to a parallel block that does not exist");
+            }
+        }
+    }
+}
+
+/// One job of a run, before it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instance {
+    /// `build (linux, 22)`.
+    pub title: String,
+    pub matrix: Option<Value>,
+}
+
+/// What a job of the plan becomes: one instance, or one for each combination of its matrix.
+pub fn instances(job: &Job) -> Result<Vec<Instance>, MatrixError> {
+    let Some(matrix) = &job.matrix else {
+        return Ok(vec![Instance { title: job.name.clone(), matrix: None }]);
+    };
+    let instance = |combination: fanout::Combination| Instance {
+        title: format!("{} ({})", job.name, combination.title),
+        matrix: Some(combination.values),
+    };
+    Ok(fanout::expand(matrix)?.into_iter().map(instance).collect())
+}
+
+/// Outcomes that a retry without `on` tries again.
+pub const RETRY_ON_DEFAULT: [Outcome; 3] = [Outcome::Failed, Outcome::TimedOut, Outcome::Lost];
+
+#[cfg(test)]
+mod tests {
+    use shuntyard_protocol::plan::{JobRetry, Step};
+
+    use super::*;
+
+    fn plan(edit: impl FnOnce(&mut Job)) -> Plan {
+        let step = Step { name: "one".into(), ..Step::default() };
+        let mut job = Job { name: "build".into(), steps: vec![step], ..Job::default() };
+        edit(&mut job);
+        let workflow = Workflow {
+            name: "ci".into(),
+            file: "ci.ts".into(),
+            jobs: vec![job],
+            ..Workflow::default()
+        };
+        Plan { version: 1, workflows: vec![workflow], ..Plan::default() }
+    }
+
+    fn faults(edit: impl FnOnce(&mut Job)) -> Vec<String> {
+        check(&plan(edit)).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn names_have_one_to_a_hundred_characters() {
+        assert!(faults(|job| job.name = "ü".repeat(NAME_CHARS_MAX)).is_empty());
+        assert_eq!(faults(|job| job.name = "ü".repeat(NAME_CHARS_MAX + 1)).len(), 1);
+        assert_eq!(faults(|job| job.name = String::new()).len(), 1);
+        assert_eq!(faults(|job| job.name = "a\nb".into()).len(), 1);
+    }
+
+    #[test]
+    fn limits_hold_at_their_edges() {
+        let day = 24 * 3600 * 1000;
+        assert!(TIMEOUT_MAX.as_millis() == 24 * u128::from(day));
+        assert!(faults(|job| job.timeout_ms = Some(24 * day)).is_empty());
+        assert_eq!(faults(|job| job.timeout_ms = Some(24 * day + 1)).len(), 1);
+        assert_eq!(faults(|job| job.timeout_ms = Some(0)).len(), 1);
+        assert!(faults(|job| job.priority = *PRIORITY_RANGE.end()).is_empty());
+        assert_eq!(faults(|job| job.priority = 101).len(), 1);
+        let retry = |n| Some(JobRetry { max_attempts: n, on: vec![] });
+        assert!(faults(|job| job.retry = retry(TRIES_MAX)).is_empty());
+        assert_eq!(faults(|job| job.retry = retry(TRIES_MAX + 1)).len(), 1);
+        let steps = |n| (0..n).map(|i| Step { name: format!("s{i}"), ..Step::default() }).collect();
+        assert!(faults(|job| job.steps = steps(JOB_STEPS_MAX)).is_empty());
+        assert_eq!(faults(|job| job.steps = steps(JOB_STEPS_MAX + 1)).len(), 1);
+    }
+
+    #[test]
+    fn workflows_and_jobs_are_counted() {
+        let one = plan(|_| {});
+        let many = |n: usize| Plan {
+            workflows: (0..n)
+                .map(|i| Workflow { name: format!("w{i}"), ..one.workflows[0].clone() })
+                .collect(),
+            ..one.clone()
+        };
+        assert!(check(&many(PLAN_WORKFLOWS_MAX)).is_empty());
+        assert_eq!(check(&many(PLAN_WORKFLOWS_MAX + 1)).len(), 1);
+        let wide = |n: usize| {
+            let mut wide = one.clone();
+            let job = one.workflows[0].jobs[0].clone();
+            wide.workflows[0].jobs =
+                (0..n).map(|i| Job { name: format!("j{i}"), ..job.clone() }).collect();
+            check(&wide).len()
+        };
+        assert_eq!(wide(RUN_JOBS_MAX), 0);
+        assert_eq!(wide(RUN_JOBS_MAX + 1), 1);
+    }
+
+    #[test]
+    fn several_faults_are_reported_together_with_their_places() {
+        let found = faults(|job| {
+            job.priority = 200;
+            job.steps.push(job.steps[0].clone());
+        });
+        assert_eq!(
+            found,
+            [
+                "ci.ts, job 'build': priority must be −100 to 100",
+                "ci.ts, job 'build', step 'one': another step of this job has the same name",
+            ]
+        );
+    }
+}
