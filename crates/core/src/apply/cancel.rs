@@ -29,8 +29,12 @@ impl World {
             .map(|(&job, _)| job)
             .collect();
         for job in open {
-            self.cancel_open_job(job, &wish)?;
+            if self.stop(job, &wish)? {
+                // Nothing behind it is let go or skipped: all of that is cancelled here, too.
+                self.end_one(job, Outcome::Cancelled, &wish.reason)?;
+            }
         }
+        self.end_run_if_done(id)?;
         Ok(Answer::Done)
     }
 
@@ -46,31 +50,30 @@ impl World {
             return Ok(Answer::Stale);
         }
         let wish = Cancel { force, reason: reason.to_owned(), by: by.to_owned() };
-        self.cancel_open_job(id, &wish).map(|()| Answer::Done)
+        if self.stop(id, &wish)? {
+            self.end_job(id, Outcome::Cancelled, &wish.reason)?;
+        }
+        Ok(Answer::Done)
     }
 
-    fn cancel_open_job(&mut self, id: JobId, wish: &Cancel) -> Result<(), Stop> {
-        let job = &self.loaded.jobs[&id];
+    /// Notes the wish on an open job; true when nothing of it runs, so that it may end now.
+    fn stop(&mut self, id: JobId, wish: &Cancel) -> Result<bool, Stop> {
+        let job = self.job_mut(id);
+        merge(&mut job.cancel, wish);
         let current = AttemptId { job: id, attempt: job.attempt };
         match job.state {
-            // A skip may have ended it while its neighbours were cancelled.
-            JobState::Ended(_) => Ok(()),
-            JobState::Blocked | JobState::Queued => {
-                merge(&mut self.job_mut(id).cancel, wish);
-                self.end_job(id, Outcome::Cancelled, &wish.reason)
-            }
+            JobState::Blocked | JobState::Queued => Ok(true),
             // Without `begin` nothing of it runs, and from now on `begin` is refused.
             JobState::Offered | JobState::Starting => {
-                merge(&mut self.job_mut(id).cancel, wish);
                 self.withdraw(current, &wish.reason)?;
                 self.touched.cancels.insert(current);
-                self.end_job(id, Outcome::Cancelled, &wish.reason)
+                Ok(true)
             }
             JobState::Running | JobState::Recovering => {
-                merge(&mut self.job_mut(id).cancel, wish);
                 self.touched.cancels.insert(current);
-                Ok(())
+                Ok(false)
             }
+            JobState::Ended(_) => Ok(false),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use shuntyard_protocol::{JobId, Outcome};
+use shuntyard_protocol::{JobId, Outcome, RunId};
 
 use super::{Edge, GroupKey, Stop, world::World};
 use crate::state::{JobState, RunState};
@@ -38,7 +38,7 @@ impl World {
     }
 
     /// Ends one job; returns its group if this was the last child.
-    fn end_one(
+    pub(super) fn end_one(
         &mut self,
         id: JobId,
         outcome: Outcome,
@@ -74,7 +74,7 @@ impl World {
         self.loaded.edges.get(group).cloned().ok_or_else(|| Stop::Missing(group.clone()))
     }
 
-    fn end_run_if_done(&mut self, id: shuntyard_protocol::RunId) -> Result<(), Stop> {
+    pub(super) fn end_run_if_done(&mut self, id: RunId) -> Result<(), Stop> {
         let run = &self.loaded.runs[&id];
         if run.counts.open() > 0 || run.state.is_ended() {
             return Ok(());
