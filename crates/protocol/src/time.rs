@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Milliseconds since the Unix epoch, by the clock named where the value is used.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {

@@ -1,0 +1,227 @@
+//! The configuration: one TOML file, then the environment (`SHUNT_SECTION__KEY`), then flags.
+//!
+//! An unknown key is refused, with the nearest one that exists. Only this module looks at the
+//! environment, and through a function that is handed in.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::{Context, bail};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use shuntyard_core::timers::Timers;
+use toml::{Table, Value};
+
+/// Variables with our prefix that are no configuration keys.
+const OTHER_VARIABLES: [&str; 6] =
+    ["SHUNT_URL", "SHUNT_TOKEN", "SHUNT_JOIN_TOKEN", "SHUNT_LOG", "SHUNT_CONFIG", "SHUNT_DATA"];
+
+/// Where a coordinator listens when nothing says otherwise.
+pub const LISTEN_DEFAULT: &str = "127.0.0.1:8484";
+
+/// The settings of one coordinator process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where everything local is kept: the `SQLite` file, log segments, mirrors, the master key.
+    pub data_dir: PathBuf,
+    /// Address of the API. Beyond loopback it needs `tls` or `behind_proxy`.
+    pub listen: SocketAddr,
+    /// How people and forges reach this server; used in every link.
+    pub public_url: Option<String>,
+    /// Networks of the reverse proxies whose `X-Forwarded-For` is believed.
+    pub behind_proxy: Vec<IpNet>,
+    /// File with the master key (64 hexadecimal digits). Default: `master.key` in `data_dir`.
+    pub master_key_file: Option<PathBuf>,
+    pub database: Database,
+    pub tls: Option<Tls>,
+    pub webhook: Webhook,
+    pub sandbox: Sandbox,
+    #[serde(skip)]
+    pub timers: Timers,
+    /// How often local sources are looked at for new commits.
+    #[serde(skip)]
+    pub watch_period: Duration,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Database {
+    /// `postgres://…`. Absent: an embedded `SQLite` file in `data_dir`.
+    pub url: Option<String>,
+    /// File that holds the URL, to keep a password out of this file.
+    pub url_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// PEM file with the certificate chain.
+    pub cert: PathBuf,
+    /// PEM file with the private key.
+    pub key: PathBuf,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Webhook {
+    /// Longest body, in bytes. Above: 413.
+    pub max_bytes: usize,
+    /// Memory that bodies may take before their signature is verified, for all senders together, in
+    /// bytes. Above: 429.
+    pub unverified_bytes: usize,
+}
+
+impl Default for Webhook {
+    fn default() -> Self {
+        Self { max_bytes: 25 * 1024 * 1024, unverified_bytes: 64 * 1024 * 1024 }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sandbox {
+    /// Evaluate workflow files of untrusted sources although a wall of the sandbox is missing.
+    pub allow_missing_walls: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("/var/lib/shuntyard"),
+            listen: LISTEN_DEFAULT.parse().expect("the default address is valid"),
+            public_url: None,
+            behind_proxy: Vec::new(),
+            master_key_file: None,
+            database: Database::default(),
+            tls: None,
+            webhook: Webhook::default(),
+            sandbox: Sandbox::default(),
+            timers: Timers::default(),
+            watch_period: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Config {
+    /// Reads the file's text and lays the environment over it.
+    pub fn load(
+        file: Option<(&str, &str)>,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> anyhow::Result<Self> {
+        let (name, text) = file.unwrap_or(("the environment", ""));
+        let mut table: Table = text.parse().with_context(|| format!("{name} is not valid TOML"))?;
+        for (variable, value) in environment {
+            let Some(key) = variable.strip_prefix("SHUNT_") else { continue };
+            if !OTHER_VARIABLES.contains(&variable.as_str()) {
+                set(&mut table, &key.to_lowercase(), &value)
+                    .with_context(|| format!("environment variable {variable}"))?;
+            }
+        }
+        serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
+            let path = error.path().to_string();
+            let message = error.into_inner().message().to_owned();
+            match nearest(&message) {
+                Some((unknown, known)) => {
+                    anyhow::anyhow!("{name}: there is no key '{unknown}'; did you mean '{known}'?")
+                }
+                None => anyhow::anyhow!("{name}: {path}: {message}"),
+            }
+        })
+    }
+
+    /// Refuses what would be unsafe or can never work.
+    pub fn check(&self) -> anyhow::Result<()> {
+        if !self.listen.ip().is_loopback() && self.tls.is_none() && self.behind_proxy.is_empty() {
+            bail!(
+                "listening on {} would send tokens in the clear: set tls.cert and tls.key, or \
+                 behind_proxy to the network of the proxy that ends TLS",
+                self.listen
+            );
+        }
+        if let Some(url) = &self.public_url {
+            let known = url.starts_with("http://") || url.starts_with("https://");
+            if !known || url.ends_with('/') {
+                bail!("public_url '{url}' must begin with http:// or https:// and not end with a slash");
+            }
+        }
+        self.timers.check()?;
+        Ok(())
+    }
+
+    /// Base of every link that is shown or sent.
+    pub fn base_url(&self, bound: SocketAddr) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        self.public_url.clone().unwrap_or_else(|| format!("{scheme}://{bound}"))
+    }
+}
+
+/// Puts `value` at `section__key`, as the TOML value that it spells, else as text.
+fn set(table: &mut Table, key: &str, value: &str) -> anyhow::Result<()> {
+    let mut parts = key.split("__").collect::<Vec<_>>();
+    let last = parts.pop().expect("split yields at least one part");
+    let mut table = table;
+    for part in parts {
+        let entry = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
+        table = entry.as_table_mut().with_context(|| format!("'{part}' is not a section"))?;
+    }
+    let parsed = format!("v = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("v"));
+    table.insert(last.to_owned(), parsed.unwrap_or_else(|| Value::String(value.to_owned())));
+    Ok(())
+}
+
+/// The unknown key in serde's message, and the known one that looks most like it.
+fn nearest(message: &str) -> Option<(String, String)> {
+    let mut names = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
+    let unknown = names.next()?;
+    let known = names.max_by(|a, b| {
+        strsim::jaro_winkler(unknown, a).total_cmp(&strsim::jaro_winkler(unknown, b))
+    })?;
+    Some((unknown.to_owned(), known.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str, environment: &[(&str, &str)]) -> anyhow::Result<Config> {
+        let environment = environment.iter().map(|&(k, v)| (k.to_owned(), v.to_owned()));
+        Config::load(Some(("shunt.toml", text)), environment)
+    }
+
+    #[test]
+    fn the_environment_goes_over_the_file() {
+        let config = load(
+            "listen = '127.0.0.1:1'\n[database]\nurl = 'postgres://a/b'",
+            &[("SHUNT_LISTEN", "127.0.0.1:2"), ("SHUNT_WEBHOOK__MAX_BYTES", "5"), ("SHUNT_TOKEN", "x")],
+        )
+        .unwrap();
+        assert_eq!(config.listen.port(), 2);
+        assert_eq!(config.webhook.max_bytes, 5);
+        assert_eq!(config.database.url.as_deref(), Some("postgres://a/b"));
+    }
+
+    #[test]
+    fn an_unknown_key_names_the_nearest_one() {
+        let message = |text: &str| load(text, &[]).unwrap_err().to_string();
+        assert_eq!(message("lisen = 'x'"), "shunt.toml: there is no key 'lisen'; did you mean 'listen'?");
+        assert_eq!(
+            message("[database]\nurll = 'x'"),
+            "shunt.toml: there is no key 'urll'; did you mean 'url'?"
+        );
+        assert!(load("", &[("SHUNT_DATADIR", "/x")]).unwrap_err().to_string().contains("'data_dir'"));
+    }
+
+    #[test]
+    fn a_wrong_value_names_its_place() {
+        let error = load("[webhook]\nmax_bytes = 'many'", &[]).unwrap_err().to_string();
+        assert!(error.starts_with("shunt.toml: webhook.max_bytes: "), "{error}");
+    }
+
+    #[test]
+    fn beyond_loopback_it_needs_tls_or_a_proxy() {
+        assert!(load("listen = '0.0.0.0:8484'", &[]).unwrap().check().is_err());
+        let behind = "listen = '0.0.0.0:8484'\nbehind_proxy = ['10.0.0.0/8']";
+        assert!(load(behind, &[]).unwrap().check().is_ok());
+        assert!(load("", &[]).unwrap().check().is_ok());
+    }
+}

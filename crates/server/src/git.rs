@@ -1,0 +1,326 @@
+//! What a coordinator reads of a repository, through the `git` program.
+//!
+//! Source is read as blobs from a bare repository: nothing is checked out, no symlink is followed
+//! and no hook of the repository runs. Only the source's own URL is fetched, with the protocols that
+//! sources may use; the user's and the system's configuration are not read.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use shuntyard_core::event::Changed;
+use shuntyard_protocol::SourceId;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::Command,
+    time,
+};
+
+/// Longest time that one `git` command may take.
+const COMMAND_TIMEOUT: Duration = Duration::from_mins(5);
+/// Most bytes that are read of one command's output.
+const OUTPUT_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Most changed files that are told to triggers; more are "not known".
+const CHANGED_FILES_MAX: usize = 20_000;
+
+/// Folders that hold workflows, in order of preference.
+pub const WORKFLOW_FOLDERS: [&str; 2] = [".shuntyard", ".kici"];
+
+/// Runs `git` for the coordinator.
+#[derive(Clone, Debug)]
+pub struct Git {
+    /// One bare repository per source.
+    mirrors: PathBuf,
+}
+
+/// What people want to know of a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommitInfo {
+    pub subject: String,
+    pub author: String,
+}
+
+/// A branch's head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub commit: String,
+    /// Full name, `refs/heads/main`; absent when detached.
+    pub ref_name: Option<String>,
+}
+
+impl Git {
+    pub fn new(mirrors: PathBuf) -> Self {
+        Self { mirrors }
+    }
+
+    fn mirror(&self, source: SourceId) -> PathBuf {
+        self.mirrors.join(format!("{source}.git"))
+    }
+
+    async fn open(&self, source: SourceId) -> anyhow::Result<PathBuf> {
+        let path = self.mirror(source);
+        if !tokio::fs::try_exists(path.join("HEAD")).await? {
+            tokio::fs::create_dir_all(&self.mirrors).await?;
+            git(None, ["init".as_ref(), "--quiet".as_ref(), "--bare".as_ref(), path.as_os_str()]).await?;
+        }
+        Ok(path)
+    }
+
+    /// Makes sure that `commits` are in the source's mirror.
+    pub async fn fetch(&self, source: SourceId, url: &str, commits: &[&str]) -> anyhow::Result<PathBuf> {
+        let mirror = self.open(source).await?;
+        let mut missing = Vec::new();
+        for commit in commits {
+            check_commit(commit)?;
+            if git(Some(&mirror), ["cat-file", "-e", &format!("{commit}^{{commit}}")]).await.is_err() {
+                missing.push(*commit);
+            }
+        }
+        if !missing.is_empty() {
+            check_url(url)?;
+            let mut args = vec!["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", url];
+            // The objects must have a name, else `git gc` may drop them while they are needed.
+            let specs: Vec<_> = missing.iter().map(|c| format!("{c}:refs/seen/{c}")).collect();
+            args.extend(specs.iter().map(String::as_str));
+            git(Some(&mirror), args).await.with_context(|| format!("fetch {}", missing.join(" and ")))?;
+        }
+        Ok(mirror)
+    }
+
+    /// The texts below the workflow folder at a commit, by path in the repository.
+    pub async fn workflow_folder(
+        &self,
+        source: SourceId,
+        commit: &str,
+    ) -> anyhow::Result<BTreeMap<String, String>> {
+        let mirror = self.mirror(source);
+        for folder in WORKFLOW_FOLDERS {
+            let path = format!("{folder}/");
+            let listing = git(Some(&mirror), ["ls-tree", "-r", "-z", commit, "--", &path]).await?;
+            let blobs = blobs(&listing);
+            if blobs.keys().any(|path| path.starts_with(&format!("{folder}/workflows/"))) {
+                return read_blobs(&mirror, &blobs).await;
+            }
+        }
+        Ok(BTreeMap::new())
+    }
+
+    /// Files that differ between two commits; a rename counts with both names.
+    pub async fn changed(&self, source: SourceId, before: &str, commit: &str) -> anyhow::Result<Changed> {
+        let mirror = self.mirror(source);
+        let names = git(Some(&mirror), ["diff", "--name-only", "-z", "--no-renames", before, commit]).await?;
+        let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
+        let files: Vec<_> = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        if files.len() > CHANGED_FILES_MAX {
+            return Ok(Changed::Unknown(format!("more than {CHANGED_FILES_MAX} files changed")));
+        }
+        Ok(Changed::Files(files))
+    }
+
+    /// The commit that two lines of history have in common, if any.
+    pub async fn merge_base(&self, source: SourceId, a: &str, b: &str) -> Option<String> {
+        let base = git(Some(&self.mirror(source)), ["merge-base", a, b]).await.ok()?;
+        Some(String::from_utf8_lossy(&base).trim().to_owned())
+    }
+
+    pub async fn commit_info(&self, source: SourceId, commit: &str) -> anyhow::Result<CommitInfo> {
+        let text = git(Some(&self.mirror(source)), ["log", "-1", "--format=%s%n%an", commit]).await?;
+        let text = String::from_utf8_lossy(&text);
+        let mut lines = text.lines().map(|line| line.chars().take(500).collect::<String>());
+        Ok(CommitInfo {
+            subject: lines.next().unwrap_or_default(),
+            author: lines.next().unwrap_or_default(),
+        })
+    }
+
+    /// The head of the remote's default branch.
+    pub async fn default_head(&self, url: &str) -> anyhow::Result<Head> {
+        check_url(url)?;
+        let refs = git(None, ["ls-remote", "--symref", "--", url, "HEAD"]).await?;
+        let refs = String::from_utf8_lossy(&refs);
+        let ref_name = refs.lines().find_map(|line| line.strip_prefix("ref: ")?.split('\t').next());
+        let commit = refs.lines().find(|line| !line.starts_with("ref: "));
+        let commit = commit.and_then(|line| line.split('\t').next());
+        let commit = commit.context("the repository has no commits yet")?;
+        Ok(Head { commit: commit.to_owned(), ref_name: ref_name.map(str::to_owned) })
+    }
+
+    /// Commits the files of a plain folder, as they are now, to a repository of our own, and returns
+    /// that repository and its head. Without a change since the last snapshot the head stays.
+    pub async fn snapshot(&self, source: SourceId, folder: &Path) -> anyhow::Result<(PathBuf, Head)> {
+        let repository = self.mirrors.join(format!("{source}.snapshot.git"));
+        if !tokio::fs::try_exists(repository.join("HEAD")).await? {
+            tokio::fs::create_dir_all(&self.mirrors).await?;
+            let args =
+                ["init", "--quiet", "--bare", "--initial-branch=main"].map(OsStr::new).to_vec();
+            git(None, [args, vec![repository.as_os_str()]].concat()).await?;
+        }
+        let in_folder = |args: &[&str]| {
+            let tree = [OsStr::new("--work-tree"), folder.as_os_str()];
+            let safe = ["-c", "core.bare=false", "-c", "user.name=shuntyard", "-c", "user.email=shuntyard@localhost"];
+            let rest = safe.iter().chain(args).map(OsStr::new);
+            tree.into_iter().chain(rest).map(OsStr::to_owned).collect::<Vec<OsString>>()
+        };
+        git(Some(&repository), in_folder(&["add", "--all", "."])).await?;
+        let unchanged = git(Some(&repository), in_folder(&["diff", "--cached", "--quiet", "HEAD"])).await;
+        if unchanged.is_err() {
+            let commit = ["commit", "--quiet", "--allow-empty", "--message", "Files of the folder"];
+            git(Some(&repository), in_folder(&commit)).await?;
+        }
+        let head = local_head(&repository).await?;
+        Ok((repository, head))
+    }
+}
+
+/// The checked-out head of a repository on this machine.
+pub async fn local_head(repository: &Path) -> anyhow::Result<Head> {
+    let commit = git_in(repository, ["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).await;
+    let commit = commit.map_err(|_| anyhow::anyhow!("the repository has no commits yet"))?;
+    let ref_name = git_in(repository, ["symbolic-ref", "--quiet", "HEAD"]).await.ok();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).trim().to_owned();
+    Ok(Head { commit: text(commit), ref_name: ref_name.map(text) })
+}
+
+/// Whether `folder` is the top of a git work tree (or a bare repository).
+pub async fn is_repository(folder: &Path) -> bool {
+    let top = git_in(folder, ["rev-parse", "--show-prefix"]).await;
+    top.is_ok_and(|prefix| prefix.trim_ascii().is_empty())
+}
+
+/// Files in the work tree that the head does not have in this form.
+pub async fn uncommitted(folder: &Path) -> anyhow::Result<usize> {
+    let status = git_in(folder, ["status", "--porcelain", "-z", "--no-renames"]).await?;
+    Ok(status.split(|&byte| byte == 0).filter(|entry| !entry.is_empty()).count())
+}
+
+/// Only what names a commit may stand where `git` expects one.
+pub fn check_commit(commit: &str) -> anyhow::Result<()> {
+    let hex = commit.bytes().all(|b| b.is_ascii_hexdigit());
+    if !hex || !(commit.len() == 40 || commit.len() == 64) {
+        bail!("'{}' is not a commit", commit.chars().take(80).collect::<String>());
+    }
+    Ok(())
+}
+
+/// Refuses protocols that run programs or that nobody expects.
+pub fn check_url(url: &str) -> anyhow::Result<()> {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    let scp_like = scheme.is_none() && !url.starts_with('/') && url.contains(':');
+    let known = matches!(scheme, Some("https" | "http" | "ssh" | "file"));
+    let absolute = scheme.is_none() && url.starts_with('/');
+    if url.starts_with('-') || url.contains("::") && scheme.is_none() || !(known || scp_like || absolute) {
+        bail!("'{url}' is not a URL that can be fetched: use https://, ssh://, user@host:path, file:// or an absolute path");
+    }
+    Ok(())
+}
+
+fn blobs(listing: &[u8]) -> BTreeMap<String, String> {
+    let entry = |entry: &[u8]| {
+        let text = std::str::from_utf8(entry).ok()?;
+        let (meta, path) = text.split_once('\t')?;
+        let mut meta = meta.split(' ');
+        let (mode, _kind, object) = (meta.next()?, meta.next()?, meta.next()?);
+        // Regular files only: a symlink could point anywhere.
+        mode.starts_with("100").then(|| (path.to_owned(), object.to_owned()))
+    };
+    listing.split(|&byte| byte == 0).filter_map(entry).collect()
+}
+
+async fn read_blobs(
+    mirror: &Path,
+    blobs: &BTreeMap<String, String>,
+) -> anyhow::Result<BTreeMap<String, String>> {
+    let request: String = blobs.values().map(|object| format!("{object}\n")).collect();
+    let output = run(Some(mirror), ["cat-file", "--batch"], request.as_bytes()).await?;
+    let (mut rest, mut files) = (&output[..], BTreeMap::new());
+    for path in blobs.keys() {
+        let line_end = rest.iter().position(|&b| b == b'\n').context("git cat-file ended early")?;
+        let header = std::str::from_utf8(&rest[..line_end])?;
+        let size: usize = header.rsplit(' ').next().unwrap_or_default().parse()?;
+        let body = rest.get(line_end + 1..=line_end + 1 + size).context("git cat-file ended early")?;
+        rest = &rest[line_end + 1 + body.len()..];
+        // What is not text (an image, say) cannot be imported.
+        if let Ok(text) = std::str::from_utf8(&body[..size]) {
+            files.insert(path.clone(), text.to_owned());
+        }
+    }
+    Ok(files)
+}
+
+async fn git<S: AsRef<OsStr>>(
+    repository: Option<&Path>,
+    args: impl IntoIterator<Item = S>,
+) -> anyhow::Result<Vec<u8>> {
+    run(repository, args, b"").await
+}
+
+/// Like [`git`], in a folder that may or may not be a repository.
+async fn git_in<const N: usize>(folder: &Path, args: [&str; N]) -> anyhow::Result<Vec<u8>> {
+    let folder = [OsStr::new("-C"), folder.as_os_str()];
+    git(None, folder.into_iter().chain(args.iter().map(OsStr::new))).await
+}
+
+async fn run<S: AsRef<OsStr>>(
+    repository: Option<&Path>,
+    args: impl IntoIterator<Item = S>,
+    input: &[u8],
+) -> anyhow::Result<Vec<u8>> {
+    let mut command = Command::new("git");
+    command.env_clear();
+    for name in ["PATH", "HOME", "SSH_AUTH_SOCK", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"] {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
+    command
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .env("GIT_ALLOW_PROTOCOL", "https:http:ssh:file")
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        .env("LC_ALL", "C")
+        .args(["-c", "safe.directory=*", "-c", "core.quotePath=false", "-c", "core.hooksPath=/dev/null"])
+        .args(["-c", "gc.auto=0", "-c", "core.fsmonitor=false"]);
+    if let Some(repository) = repository {
+        command.arg("--git-dir").arg(repository);
+    }
+    let args: Vec<_> = args.into_iter().collect();
+    command.args(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.kill_on_drop(true).spawn().context("start git; is it installed?")?;
+    let mut stdin = child.stdin.take().expect("stdin is piped");
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let stderr = child.stderr.take().expect("stderr is piped");
+    let (mut output, mut errors) = (Vec::new(), Vec::new());
+    let mut stdout = stdout.take(OUTPUT_BYTES_MAX + 1);
+    let mut stderr = stderr.take(OUTPUT_BYTES_MAX);
+    let talk = async {
+        let write = async {
+            // A command that reads nothing closes the pipe; its exit code tells what matters.
+            drop(stdin.write_all(input).await);
+            drop(stdin);
+            Ok(0)
+        };
+        tokio::try_join!(write, stdout.read_to_end(&mut output), stderr.read_to_end(&mut errors))?;
+        child.wait().await
+    };
+    let verb = args.iter().find(|a| !a.as_ref().as_encoded_bytes().starts_with(b"-"));
+    let verb = verb.map(|a| a.as_ref().to_string_lossy().into_owned()).unwrap_or_default();
+    let status = time::timeout(COMMAND_TIMEOUT, talk)
+        .await
+        .with_context(|| format!("git {verb} took longer than {} s", COMMAND_TIMEOUT.as_secs()))?
+        .with_context(|| format!("run git {verb}"))?;
+    if output.len() as u64 > OUTPUT_BYTES_MAX {
+        bail!("git {verb} printed more than {OUTPUT_BYTES_MAX} bytes");
+    }
+    if !status.success() {
+        let errors = String::from_utf8_lossy(&errors);
+        bail!("git {verb} failed: {}", errors.trim().chars().take(2000).collect::<String>());
+    }
+    Ok(output)
+}
+
+#[cfg(test)]
+mod tests;
