@@ -1,0 +1,124 @@
+//! The JavaScript engine within its limits: one runtime, one context, the modules of one bundle.
+//!
+//! It does no input or output. Whoever owns it lends host functions and drives its job queue.
+
+mod modules;
+mod thrown;
+
+use std::{cell::Cell, rc::Rc};
+
+use rquickjs::{Context, Ctx, Function, Module, Object, Promise, Runtime, promise::PromiseState};
+
+pub(crate) use self::{
+    modules::Modules,
+    thrown::{Thrown, caught},
+};
+
+/// Deepest use of the native stack.
+const STACK_BYTES_MAX: usize = 1024 * 1024;
+
+/// Answers whether the script that runs right now has to stop.
+pub(crate) type Interrupt = Box<dyn Fn() -> bool + Send>;
+
+pub(crate) struct Engine {
+    runtime: Runtime,
+    context: Context,
+    modules: Modules,
+    interrupted: Rc<Cell<bool>>,
+}
+
+/// The engine could not be made: memory is below what an empty context needs.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start the JavaScript engine")]
+pub(crate) struct StartError(#[source] rquickjs::Error);
+
+/// What became of a promise when the job queue ran dry.
+pub(crate) enum Settled<T> {
+    Value(T),
+    Thrown(Thrown),
+    /// Nothing is left that could settle it.
+    Never,
+}
+
+impl Engine {
+    /// An engine with at most `memory` bytes that asks `interrupt` now and then.
+    ///
+    /// # Errors
+    /// When the memory does not hold an empty context.
+    pub(crate) fn new(
+        modules: Modules,
+        memory: usize,
+        interrupt: Interrupt,
+    ) -> Result<Self, StartError> {
+        let runtime = Runtime::new().map_err(StartError)?;
+        runtime.set_memory_limit(memory);
+        runtime.set_max_stack_size(STACK_BYTES_MAX);
+        runtime.set_loader(modules.clone(), modules.clone());
+        let interrupted = Rc::new(Cell::new(false));
+        let flag = interrupted.clone();
+        runtime.set_interrupt_handler(Some(Box::new(move || {
+            let stop = interrupt();
+            flag.set(flag.get() || stop);
+            stop
+        })));
+        let context = Context::full(&runtime).map_err(StartError)?;
+        Ok(Self { runtime, context, modules, interrupted })
+    }
+
+    pub(crate) fn modules(&self) -> &Modules {
+        &self.modules
+    }
+
+    /// Whether a script was stopped from outside.
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.interrupted.get()
+    }
+
+    /// Runs `f` inside the engine.
+    pub(crate) fn with<R>(&self, f: impl for<'js> FnOnce(&Ctx<'js>) -> R) -> R {
+        self.context.with(|ctx| f(&ctx))
+    }
+
+    /// Runs everything that is ready to run. What a job throws belongs to the promise that it
+    /// rejects, so it is not lost here.
+    pub(crate) fn run_jobs(&self) {
+        while self.runtime.is_job_pending() {
+            if self.runtime.execute_pending_job().is_err() && self.was_interrupted() {
+                break;
+            }
+        }
+    }
+}
+
+/// Imports a module and runs it to its end.
+pub(crate) fn import<'js>(ctx: &Ctx<'js>, path: &str) -> Settled<Object<'js>> {
+    match Module::import(ctx, path) {
+        Ok(promise) => settle(ctx, &promise),
+        Err(error) => Settled::Thrown(caught(ctx, error)),
+    }
+}
+
+/// Runs jobs until the promise settles or nothing is left to run.
+pub(crate) fn settle<'js>(ctx: &Ctx<'js>, promise: &Promise<'js>) -> Settled<Object<'js>> {
+    while promise.state() == PromiseState::Pending && ctx.execute_pending_job() {}
+    match promise.result::<Object<'js>>() {
+        None => Settled::Never,
+        Some(Ok(value)) => Settled::Value(value),
+        Some(Err(error)) => Settled::Thrown(caught(ctx, error)),
+    }
+}
+
+/// A function that a built-in module exports.
+pub(crate) fn builtin<'js>(
+    ctx: &Ctx<'js>,
+    module: &str,
+    export: &str,
+) -> Result<Function<'js>, Thrown> {
+    match import(ctx, module) {
+        Settled::Value(namespace) => namespace.get(export).map_err(|error| caught(ctx, error)),
+        Settled::Thrown(thrown) => Err(thrown),
+        Settled::Never => {
+            Err(Thrown::message(&format!("the built-in module {module} does not load")))
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Each limit at its edge, and code that wants to do harm.
+
+use shuntyard_script::{EvaluateError, PLAN_OUTPUT_BYTES_MAX};
+
+use crate::{evaluate_one, faults_of};
+
+fn fault(body: &str) -> String {
+    faults_of(evaluate_one(body))
+}
+
+const HARMLESS: &str = "export default workflow('w', { jobs: [job({ run: sh('x') })] });";
+
+#[test]
+fn an_endless_loop_ends_with_its_line() {
+    let text = fault("const a = 1;\nwhile (a) {}\n");
+    assert!(text.starts_with(".shuntyard/workflows/w.ts:4:"), "{text}");
+    assert!(text.contains("longer than 5 s of processor time"), "{text}");
+}
+
+#[test]
+fn an_endless_loop_cannot_be_caught() {
+    let text = fault("for (;;) { try { for (;;) {} } catch {} }");
+    assert!(text.contains("longer than 5 s"), "{text}");
+}
+
+#[test]
+fn an_endless_loop_in_a_promise_ends() {
+    let text = fault(&format!(
+        "const spin = () => Promise.resolve().then(spin); spin(); await 1; {HARMLESS}"
+    ));
+    assert!(text.contains("longer than 5 s"), "{text}");
+}
+
+#[test]
+fn a_catastrophic_pattern_ends() {
+    let text = fault("/^(a+)+$/.test('a'.repeat(40) + 'b');");
+    assert!(text.contains("longer than 5 s"), "{text}");
+}
+
+#[test]
+fn memory_is_bounded() {
+    for greed in [
+        "'x'.repeat(2 ** 29).concat('y'); const a = []; for (;;) a.push('x'.repeat(2 ** 20) + a.length)",
+        "new Uint8Array(2 ** 30)",
+        "const a = []; for (;;) a.push({})",
+    ] {
+        let text = fault(greed);
+        assert!(text.contains("more than 64 MiB of memory"), "{greed}: {text}");
+    }
+    let fits = format!("const a = new Uint8Array(48 * 1024 * 1024); {HARMLESS}");
+    assert!(evaluate_one(&fits).is_ok());
+}
+
+#[test]
+fn recursion_is_bounded() {
+    let text = fault("const f = (n) => f(n + 1) + 1; f(0);");
+    assert!(text.contains("stack"), "{text}");
+    assert!(text.starts_with(".shuntyard/workflows/w.ts:3:"), "{text}");
+    let nested = format!("const deep = {}1{};", "[".repeat(20_000), "]".repeat(20_000));
+    assert!(evaluate_one(&nested).is_err());
+}
+
+#[test]
+fn a_promise_that_never_settles_is_noticed() {
+    let text = fault("await new Promise(() => {});");
+    assert!(text.contains("a top-level await waits for something that never happens"), "{text}");
+}
+
+#[test]
+fn output_is_bounded() {
+    let text = fault(
+        "const line = 'x'.repeat(2 ** 20); for (let i = 0; i < 100; i += 1) console.log(line);",
+    );
+    assert!(text.contains("printed more than 5 MiB"), "{text}");
+    let text = fault(
+        "try { const line = 'x'.repeat(2 ** 20); for (let i = 0; i < 100; i += 1) console.log(line); } catch {} throw new Error('after');",
+    );
+    assert!(text.contains("printed more than 5 MiB"), "{text}");
+    let fits = format!("console.log('x'.repeat({})); {HARMLESS}", PLAN_OUTPUT_BYTES_MAX - 1);
+    assert_eq!(evaluate_one(&fits).unwrap().console.len(), PLAN_OUTPUT_BYTES_MAX);
+}
+
+#[test]
+fn a_plan_is_bounded() {
+    let text = fault(
+        "const env = { A: 'x'.repeat(3 * 2 ** 20) }; const big = (n) => job(n, { env, run: sh('x') }); export default workflow('w', { jobs: [big('a'), big('b')] });",
+    );
+    assert!(text.contains("the plan is larger than 5 MiB"), "{text}");
+}
+
+#[test]
+fn options_that_contain_themselves_or_have_no_end_are_refused() {
+    let text = fault(
+        "const env = {}; env.self = env; export default workflow('w', { jobs: [job({ env, run: sh('x') })] });",
+    );
+    assert!(text.contains("contain themselves"), "{text}");
+    let text = fault(
+        "export default workflow('w', { jobs: [job({ env: new Proxy({}, { ownKeys: () => Array.from({ length: 300000 }, (_, i) => 'k' + i), getOwnPropertyDescriptor: () => ({ value: 'x', enumerable: true, configurable: true }), get: () => 'x' }), run: sh('x') })] });",
+    );
+    assert!(text.contains("values") || text.contains("memory"), "{text}");
+}
+
+#[test]
+fn a_getter_that_throws_is_a_fault() {
+    let text =
+        fault("export default workflow('w', { get jobs() { throw new RangeError('gotcha'); } });");
+    assert!(text.contains("reading an option failed: RangeError: gotcha"), "{text}");
+    assert!(text.starts_with(".shuntyard/workflows/w.ts:3:"), "{text}");
+    for thrown in [
+        "null",
+        "undefined",
+        "5",
+        "'text'",
+        "Symbol('x')",
+        "new Proxy({}, { get() { throw 1; } })",
+        "Object.create(null)",
+        "{ get message() { throw 2; } }",
+    ] {
+        let text = fault(&format!("throw {thrown};"));
+        assert!(text.contains("thrown") || text.contains("memory"), "{thrown}: {text}");
+    }
+}
+
+#[test]
+fn a_polluted_world_does_not_change_the_plan() {
+    let evil = "
+        Object.prototype.toJSON = () => 'evil'; Object.prototype.kind = 'workflow'; Object.prototype.timeout = 5;
+        Array.prototype.map = Array.prototype.push = Array.prototype[Symbol.iterator] = () => { throw new Error('evil'); };
+        Function.prototype.call = Function.prototype.apply = () => { throw new Error('evil'); };
+        JSON.stringify = JSON.parse = Object.keys = Reflect.ownKeys = Reflect.get = Reflect.apply = () => 'evil';
+        RegExp.prototype.exec = RegExp.prototype.test = () => true;
+        Object.defineProperty(RegExp.prototype, 'source', { get: () => 'evil' });
+        String.prototype.toString = Promise.prototype.then = WeakMap.prototype.get = Map.prototype.get = () => 'evil';
+        globalThis.Error = globalThis.Array = globalThis.Object = globalThis.Promise = undefined;";
+    let body =
+        "export default workflow('w', { jobs: [job('j', { runsOn: /^x$/, run: sh('x') })] });";
+    let (clean, polluted) = (evaluate_one(body).unwrap(), evaluate_one(&format!("{evil}\n{body}")));
+    let polluted = polluted.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(clean.plan.workflows, polluted.plan.workflows);
+}
+
+#[test]
+fn stacks_cannot_be_forged_to_break_the_host() {
+    let text = fault(
+        "try { Error.prepareStackTrace = () => ({ evil: 1 }); } catch {} try { Error.stackTraceLimit = 0; } catch {} job('x'); export default workflow('w', { jobs: [job('j', { nope: 1, run: sh('x') })] });",
+    );
+    assert!(text.contains("has no option \"nope\""), "{text}");
+    let text = fault(
+        "const e = new Error('x'); e.stack = 'at f (.shuntyard/workflows/w.ts:99999999999:1)\\nat (((:1:1'; throw e;",
+    );
+    assert!(text.contains("Error: x"), "{text}");
+}
+
+#[test]
+fn a_missing_program_is_an_error_of_this_machine() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let launcher = shuntyard_script::Launcher { program: "/nonexistent".into(), args: Vec::new() };
+    let result = runtime.block_on(shuntyard_script::evaluate(
+        &launcher,
+        &crate::bundle(&[]),
+        crate::NOW,
+        shuntyard_script::Require::Walls,
+    ));
+    assert!(matches!(result, Err(EvaluateError::Spawn { .. })));
+    let silent = shuntyard_script::Launcher { program: "/bin/true".into(), args: Vec::new() };
+    let result = runtime.block_on(shuntyard_script::evaluate(
+        &silent,
+        &crate::bundle(&[]),
+        crate::NOW,
+        shuntyard_script::Require::Walls,
+    ));
+    assert!(matches!(result, Err(EvaluateError::Died { .. })));
+}
