@@ -1,0 +1,348 @@
+//! Locking and loading what a batch touches.
+//!
+//! Runs are locked first, in id order, then jobs, then attempts; so two batches that share a run
+//! follow one another, and whoever comes second reads what the first one wrote. With SQLite the
+//! transaction has the write lock already.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shuntyard_core::apply::{Fact, GroupKey, Loaded, Subject};
+use shuntyard_protocol::{
+    JobId, RunId,
+    agent::{AttemptFact, AttemptId},
+};
+use sqlx::QueryBuilder;
+use uuid::Uuid;
+
+use super::{
+    portions,
+    rows::{AttemptRow, EdgeRow, GroupRow, JobRow, RunRow, StepRow},
+};
+use crate::{
+    db::{Tx, on, push_ids},
+    error::{During, StoreError},
+};
+
+/// What the batch needs of the database.
+#[derive(Default)]
+pub(super) struct Scope {
+    pub(super) jobs: BTreeSet<JobId>,
+    /// Runs of which all open jobs are needed.
+    pub(super) whole_runs: BTreeSet<RunId>,
+    pub(super) attempts: BTreeSet<AttemptId>,
+    pub(super) steps: BTreeSet<(AttemptId, u32)>,
+    /// A job may end, so that its neighbours matter.
+    pub(super) may_end: bool,
+}
+
+impl Scope {
+    pub(super) fn of(facts: &[Fact]) -> Self {
+        let mut scope = Self::default();
+        for fact in facts {
+            match fact.subject() {
+                Subject::Attempt(id) => {
+                    scope.jobs.insert(id.job);
+                    scope.attempts.insert(id);
+                }
+                Subject::Job(job) => {
+                    scope.jobs.insert(job);
+                }
+                Subject::Run(run) => {
+                    scope.whole_runs.insert(run);
+                }
+            }
+            scope.note(fact);
+        }
+        scope
+    }
+
+    fn note(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Attempt { id, fact: AttemptFact::StepStarted { step, .. }, .. } => {
+                self.steps.insert((*id, *step));
+            }
+            Fact::Attempt { id, fact: AttemptFact::StepEnded(end), .. } => {
+                self.steps.insert((*id, end.step));
+            }
+            Fact::Attempt { fact: AttemptFact::Ended(_), .. }
+            | Fact::Abandoned { .. }
+            | Fact::CancelJob { .. }
+            | Fact::CancelRun { .. }
+            | Fact::Lost { .. }
+            | Fact::QueueExpired { .. } => self.may_end = true,
+            Fact::Reserved { .. }
+            | Fact::Refused { .. }
+            | Fact::OfferExpired { .. }
+            | Fact::StartExpired { .. }
+            | Fact::Begin { .. }
+            | Fact::Renewed { .. }
+            | Fact::Overdue { .. } => {}
+        }
+    }
+}
+
+/// Loads and locks everything in `scope`; `logged` are attempts whose logs grow. Also returns how
+/// many log bytes each loaded attempt has.
+pub(super) async fn load(
+    tx: &mut Tx,
+    scope: &Scope,
+    logged: &BTreeSet<AttemptId>,
+) -> Result<(Loaded, BTreeMap<AttemptId, u64>), StoreError> {
+    let mut loaded = Loaded::default();
+    let mut runs = scope.whole_runs.clone();
+    runs.extend(runs_of(tx, &scope.jobs).await?);
+    lock_runs(tx, &runs, &mut loaded).await?;
+    lock_jobs(tx, &scope.jobs, &mut loaded).await?;
+    lock_open_jobs(tx, &scope.whole_runs, &mut loaded).await?;
+    let mut attempts: BTreeSet<AttemptId> = scope.attempts.union(logged).copied().collect();
+    attempts.extend(loaded.jobs.iter().map(|(&job, row)| AttemptId { job, attempt: row.attempt }));
+    let log_bytes = lock_attempts(tx, &attempts, &mut loaded).await?;
+    load_steps(tx, &scope.steps, &mut loaded).await?;
+    if scope.may_end {
+        let groups = loaded.jobs.values().map(shuntyard_core::apply::Job::group_key).collect();
+        load_edges(tx, &groups, &mut loaded).await?;
+        load_ends_of_edges(tx, &mut loaded).await?;
+    }
+    Ok((loaded, log_bytes))
+}
+
+/// Loads everything behind `groups`, however far: a cascade of skips runs through it.
+pub(super) async fn load_behind(
+    tx: &mut Tx,
+    groups: &[GroupKey],
+    loaded: &mut Loaded,
+) -> Result<(), StoreError> {
+    let rows: Vec<EdgeRow> = on!(tx, Db, c => {
+        let mut q = QueryBuilder::<Db>::new("with recursive behind (run_id, name) as (");
+        q.push_values(groups, |mut row, (run, name)| {
+            row.push_bind(run.uuid()).push_bind(name);
+        });
+        q.push(" union select j.run_id, j.name from behind b \
+            join edge e on e.run_id = b.run_id and e.upstream = b.name \
+            join job j on j.id = e.job_id) \
+            select e.run_id, e.upstream, e.job_id, e.accepts from behind b \
+            join edge e on e.run_id = b.run_id and e.upstream = b.name");
+        q.build_query_as().persistent(false).fetch_all(c).await
+    })
+    .during("load the graph behind a job")?;
+    for group in groups {
+        loaded.edges.entry(group.clone()).or_default();
+    }
+    let reached: BTreeSet<JobId> = rows.iter().map(|row| row.job_id).collect();
+    put_edges(rows, loaded);
+    load_ends_of_edges(tx, loaded).await?;
+    // The last groups of the cascade have no edges, and that is known now.
+    for job in reached.iter().filter_map(|job| loaded.jobs.get(job)) {
+        loaded.edges.entry(job.group_key()).or_default();
+    }
+    Ok(())
+}
+
+async fn runs_of(tx: &mut Tx, jobs: &BTreeSet<JobId>) -> Result<BTreeSet<RunId>, StoreError> {
+    let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
+    let mut runs = BTreeSet::new();
+    for ids in portions(&ids, 1) {
+        let found: Vec<Uuid> = on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new("select distinct run_id from job where id in (");
+            push_ids!(q, ids);
+            q.push(")");
+            q.build_query_scalar().persistent(false).fetch_all(c).await
+        })
+        .during("find the runs of jobs")?;
+        runs.extend(found.into_iter().map(RunId::from_uuid));
+    }
+    Ok(runs)
+}
+
+async fn lock_runs(
+    tx: &mut Tx,
+    runs: &BTreeSet<RunId>,
+    loaded: &mut Loaded,
+) -> Result<(), StoreError> {
+    let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
+    let lock = lock(tx);
+    for ids in portions(&ids, 1) {
+        let rows: Vec<RunRow> = on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new("select * from run where id in (");
+            push_ids!(q, ids);
+            q.push(") order by id").push(lock);
+            q.build_query_as().persistent(false).fetch_all(c).await
+        })
+        .during("lock runs")?;
+        loaded.runs.extend(rows.into_iter().map(|row| (row.id, row.model())));
+    }
+    Ok(())
+}
+
+async fn lock_jobs(
+    tx: &mut Tx,
+    jobs: &BTreeSet<JobId>,
+    loaded: &mut Loaded,
+) -> Result<(), StoreError> {
+    let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
+    let lock = lock(tx);
+    for ids in portions(&ids, 1) {
+        let rows: Vec<JobRow> = on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new("select * from job where id in (");
+            push_ids!(q, ids);
+            q.push(") order by id").push(lock);
+            q.build_query_as().persistent(false).fetch_all(c).await
+        })
+        .during("lock jobs")?;
+        loaded.jobs.extend(rows.into_iter().map(|row| (row.id, row.model())));
+    }
+    Ok(())
+}
+
+async fn lock_open_jobs(
+    tx: &mut Tx,
+    runs: &BTreeSet<RunId>,
+    loaded: &mut Loaded,
+) -> Result<(), StoreError> {
+    let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
+    let lock = lock(tx);
+    for ids in portions(&ids, 1) {
+        let rows: Vec<JobRow> = on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new("select * from job where run_id in (");
+            push_ids!(q, ids);
+            q.push(") and state in ('blocked', 'queued', 'offered', 'starting', 'running', \
+                'recovering') order by id").push(lock);
+            q.build_query_as().persistent(false).fetch_all(c).await
+        })
+        .during("lock a run's jobs")?;
+        loaded.jobs.extend(rows.into_iter().map(|row| (row.id, row.model())));
+    }
+    Ok(())
+}
+
+async fn lock_attempts(
+    tx: &mut Tx,
+    attempts: &BTreeSet<AttemptId>,
+    loaded: &mut Loaded,
+) -> Result<BTreeMap<AttemptId, u64>, StoreError> {
+    let ids: Vec<AttemptId> = attempts.iter().copied().collect();
+    let lock = lock(tx);
+    let mut log_bytes = BTreeMap::new();
+    for ids in portions(&ids, 2) {
+        let rows: Vec<AttemptRow> = on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new(
+                "select * from attempt where (job_id, attempt) in (");
+            q.push_values(ids, |mut row, id| {
+                row.push_bind(id.job.uuid()).push_bind(i64::from(id.attempt));
+            });
+            q.push(") order by job_id, attempt").push(lock);
+            q.build_query_as().persistent(false).fetch_all(c).await
+        })
+        .during("lock attempts")?;
+        for row in rows {
+            let id = AttemptId { job: row.job_id, attempt: row.attempt };
+            log_bytes.insert(id, row.log_bytes);
+            loaded.attempts.insert(id, row.model());
+        }
+    }
+    Ok(log_bytes)
+}
+
+async fn load_steps(
+    tx: &mut Tx,
+    steps: &BTreeSet<(AttemptId, u32)>,
+    loaded: &mut Loaded,
+) -> Result<(), StoreError> {
+    let ids: Vec<_> = steps.iter().copied().collect();
+    for ids in portions(&ids, 3) {
+        let rows: Vec<StepRow> = on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new(
+                "select * from step where (job_id, attempt, idx) in (");
+            q.push_values(ids, |mut row, (id, step)| {
+                row.push_bind(id.job.uuid())
+                    .push_bind(i64::from(id.attempt))
+                    .push_bind(i64::from(*step));
+            });
+            q.push(")");
+            q.build_query_as().persistent(false).fetch_all(c).await
+        })
+        .during("load steps")?;
+        for row in rows {
+            let id = AttemptId { job: row.job_id, attempt: row.attempt };
+            loaded.steps.insert((id, row.idx), row.model());
+        }
+    }
+    Ok(())
+}
+
+async fn load_edges(
+    tx: &mut Tx,
+    groups: &BTreeSet<GroupKey>,
+    loaded: &mut Loaded,
+) -> Result<(), StoreError> {
+    let keys: Vec<_> = groups.iter().collect();
+    for keys in portions(&keys, 2) {
+        let rows: Vec<EdgeRow> = on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new(
+                "select * from edge where (run_id, upstream) in (");
+            q.push_values(keys, |mut row, (run, name)| {
+                row.push_bind(run.uuid()).push_bind(name);
+            });
+            q.push(")");
+            q.build_query_as().persistent(false).fetch_all(c).await
+        })
+        .during("load edges")?;
+        put_edges(rows, loaded);
+    }
+    for &key in &keys {
+        loaded.edges.entry(key.clone()).or_default();
+    }
+    Ok(())
+}
+
+fn put_edges(rows: Vec<EdgeRow>, loaded: &mut Loaded) {
+    // A group may have been loaded before; its edges are the same then.
+    let mut fresh: BTreeMap<GroupKey, Vec<_>> = BTreeMap::new();
+    for row in rows {
+        fresh.entry((row.run_id, row.upstream.clone())).or_default().push(row.model());
+    }
+    for (key, mut edges) in fresh {
+        edges.sort_by_key(|edge| edge.to);
+        loaded.edges.insert(key, edges);
+    }
+}
+
+/// Loads the jobs that loaded edges lead to, and the groups of all loaded jobs.
+async fn load_ends_of_edges(tx: &mut Tx, loaded: &mut Loaded) -> Result<(), StoreError> {
+    let jobs: BTreeSet<JobId> = loaded
+        .edges
+        .values()
+        .flatten()
+        .map(|edge| edge.to)
+        .filter(|job| !loaded.jobs.contains_key(job))
+        .collect();
+    lock_jobs(tx, &jobs, loaded).await?;
+    let keys: BTreeSet<GroupKey> = loaded
+        .jobs
+        .values()
+        .map(shuntyard_core::apply::Job::group_key)
+        .filter(|key| !loaded.groups.contains_key(key))
+        .collect();
+    let keys: Vec<_> = keys.into_iter().collect();
+    for keys in portions(&keys, 2) {
+        let rows: Vec<GroupRow> = on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new(
+                "select * from job_group where (run_id, name) in (");
+            q.push_values(keys, |mut row, (run, name)| {
+                row.push_bind(run.uuid()).push_bind(name);
+            });
+            q.push(")");
+            q.build_query_as().persistent(false).fetch_all(c).await
+        })
+        .during("load groups")?;
+        loaded.groups.extend(rows.into_iter().map(|row| {
+            let group = row.model();
+            ((row.run_id, row.name), group)
+        }));
+    }
+    Ok(())
+}
+
+fn lock(tx: &Tx) -> &'static str {
+    if tx.is_pg() { " for update" } else { "" }
+}

@@ -1,0 +1,157 @@
+//! Group commit without a timer: a writer commits what queued up during its last commit.
+
+use std::{hash::Hasher, sync::Arc};
+
+use shuntyard_core::apply::{Answer, Fact, Subject};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use uuid::Uuid;
+
+use super::batch::{self, Answers, BATCH_MAX, Batch};
+use crate::{
+    error::StoreError,
+    log::{CHUNK_BYTES_MAX, CHUNK_MARKS_MAX, LogAnswer, LogAppend},
+    store::Inner,
+};
+
+/// Writers with PostgreSQL. Facts are spread over them by job, so those about one job keep their
+/// order; two writers that meet in one run follow one another at its lock.
+pub(crate) const PG_WRITERS: usize = 4;
+/// Facts and chunks that may wait for one writer; more wait with their senders.
+const QUEUE_MAX: usize = 2 * BATCH_MAX;
+/// Log bytes that may wait for all writers.
+const LOG_BYTES_QUEUED_MAX: usize = 64 * 1024 * 1024;
+
+type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// Something to commit, and whom to tell.
+pub(crate) enum Queued {
+    Fact(Fact, Reply<Answer>),
+    Log(LogAppend, Reply<LogAnswer>, OwnedSemaphorePermit),
+}
+
+/// The senders' side of all writers.
+#[derive(Clone)]
+pub(crate) struct Handles {
+    queues: Arc<[mpsc::Sender<Queued>]>,
+    log_bytes: Arc<Semaphore>,
+}
+
+impl Handles {
+    pub(crate) fn new(count: usize) -> (Self, Vec<mpsc::Receiver<Queued>>) {
+        let (queues, receivers): (Vec<_>, Vec<_>) =
+            (0..count).map(|_| mpsc::channel(QUEUE_MAX)).unzip();
+        let log_bytes = Arc::new(Semaphore::new(LOG_BYTES_QUEUED_MAX));
+        (Self { queues: queues.into(), log_bytes }, receivers)
+    }
+
+    pub(crate) async fn submit(&self, fact: Fact) -> Result<Answer, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let queue = self.queue(match fact.subject() {
+            Subject::Attempt(id) => id.job.uuid(),
+            Subject::Job(job) => job.uuid(),
+            Subject::Run(run) => run.uuid(),
+        });
+        queue.send(Queued::Fact(fact, reply)).await.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    pub(crate) async fn append(&self, chunk: LogAppend) -> Result<LogAnswer, StoreError> {
+        if chunk.bytes.len() > CHUNK_BYTES_MAX || chunk.marks.len() > CHUNK_MARKS_MAX {
+            let reason = format!(
+                "a chunk may have {CHUNK_BYTES_MAX} bytes and {CHUNK_MARKS_MAX} marks; \
+                 this one has {} and {}",
+                chunk.bytes.len(),
+                chunk.marks.len()
+            );
+            return Ok(LogAnswer::Failed { reason });
+        }
+        let bytes = u32::try_from(chunk.bytes.len()).expect("a chunk is shorter than 4 GiB");
+        let permit = self.log_bytes.clone().acquire_many_owned(bytes).await;
+        let permit = permit.map_err(|_| StoreError::Closed)?;
+        let (reply, answer) = oneshot::channel();
+        let queue = self.queue(chunk.id.job.uuid());
+        queue.send(Queued::Log(chunk, reply, permit)).await.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    fn queue(&self, id: Uuid) -> &mpsc::Sender<Queued> {
+        // The tail of a UUIDv7 is random; a hash spreads also those of simulations.
+        let mut hasher = std::hash::DefaultHasher::new();
+        hasher.write(id.as_bytes());
+        let count = self.queues.len() as u64;
+        &self.queues[usize::try_from(hasher.finish() % count).expect("an index of a list")]
+    }
+}
+
+/// Commits what is submitted, until the last [`Store`](crate::Store) is dropped.
+pub struct Writer {
+    inner: Arc<Inner>,
+    queue: mpsc::Receiver<Queued>,
+}
+
+/// Whom to tell what became of a batch, in its order.
+#[derive(Default)]
+struct Replies {
+    facts: Vec<Reply<Answer>>,
+    logs: Vec<(Reply<LogAnswer>, OwnedSemaphorePermit)>,
+}
+
+impl Writer {
+    pub(crate) fn new(inner: Arc<Inner>, queue: mpsc::Receiver<Queued>) -> Self {
+        Self { inner, queue }
+    }
+
+    /// Runs until the last store is dropped. A batch that cannot be committed is answered with an
+    /// error, and its senders try again.
+    pub async fn run(mut self) {
+        let mut queued = Vec::with_capacity(BATCH_MAX);
+        while self.queue.recv_many(&mut queued, BATCH_MAX).await > 0 {
+            let mut batch = Batch::default();
+            let mut replies = Replies::default();
+            for item in queued.drain(..) {
+                match item {
+                    Queued::Fact(fact, reply) => {
+                        batch.facts.push(fact);
+                        replies.facts.push(reply);
+                    }
+                    Queued::Log(chunk, reply, permit) => {
+                        batch.logs.push(chunk);
+                        replies.logs.push((reply, permit));
+                    }
+                }
+            }
+            replies.send(self.commit(batch).await);
+        }
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<Answers, StoreError> {
+        let now = self.inner.now().await?;
+        batch::commit(&self.inner, batch, now).await
+    }
+}
+
+impl Replies {
+    /// A sender that no longer waits will ask again.
+    fn send(self, result: Result<Answers, StoreError>) {
+        match result {
+            Ok(answers) => {
+                for (reply, answer) in self.facts.into_iter().zip(answers.facts) {
+                    drop(reply.send(Ok(answer)));
+                }
+                for ((reply, _permit), answer) in self.logs.into_iter().zip(answers.logs) {
+                    drop(reply.send(Ok(answer)));
+                }
+            }
+            Err(error) => {
+                tracing::warn!(reason = %error, "a batch was not committed");
+                let failed = || StoreError::Unavailable { reason: error.to_string() };
+                for reply in self.facts {
+                    drop(reply.send(Err(failed())));
+                }
+                for (reply, _permit) in self.logs {
+                    drop(reply.send(Err(failed())));
+                }
+            }
+        }
+    }
+}

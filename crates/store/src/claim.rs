@@ -1,0 +1,199 @@
+//! Taking jobs from the queue to offer them.
+
+use std::collections::BTreeSet;
+
+use shuntyard_protocol::{
+    AgentId, InstanceId, JobId, RunId, Timestamp, agent::AttemptId, plan::RunsOn,
+};
+use sqlx::QueryBuilder;
+use uuid::Uuid;
+
+use crate::{
+    Store,
+    apply::portions,
+    column::row,
+    db::{Tx, on, push_ids, read},
+    error::{During, StoreError},
+    store::Change,
+};
+
+/// Most jobs of one claim.
+pub(crate) const CLAIM_MAX: u32 = 500;
+/// A waiting job rises by one level of priority in this time, so that none waits for ever.
+pub(crate) const LIFT_MS: i64 = 10 * 60 * 1000;
+
+row! {
+    /// What some queued or past jobs ask of their agents.
+    pub struct LabelClass {
+        pub id: i64,
+        pub runs_on: RunsOn,
+    }
+
+    struct Taken {
+        seq: i64,
+        job_id: JobId,
+        run_id: RunId,
+        org: String,
+        name: String,
+        title: String,
+        class: i64,
+        attempt: u32,
+        try_no: u32,
+        refused: Vec<AgentId>,
+        queued_at: Timestamp,
+    }
+}
+
+/// A job that is offered now, by whoever claimed it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claimed {
+    pub id: AttemptId,
+    pub run: RunId,
+    pub org: String,
+    pub name: String,
+    pub title: String,
+    pub class: i64,
+    /// Agents to ask last: they turned this job down before.
+    pub refused: Vec<AgentId>,
+    pub queued_at: Timestamp,
+}
+
+pub(crate) const CLASSES: &str = "select id, key as runs_on from label_class order by id";
+pub(crate) const QUEUED_CLASSES: &str = "select id, key as runs_on from label_class \
+    where id in (select class from queue) order by id";
+
+impl Store {
+    /// All classes that any job ever asked for.
+    pub async fn label_classes(&self) -> Result<Vec<LabelClass>, StoreError> {
+        read!(&self.inner.db, Kind, c => sqlx::query_as(CLASSES).fetch_all(c).await)
+            .during("list label classes")
+    }
+
+    /// The classes that queued jobs ask for.
+    pub async fn queued_classes(&self) -> Result<Vec<LabelClass>, StoreError> {
+        read!(&self.inner.db, Kind, c => sqlx::query_as(QUEUED_CLASSES).fetch_all(c).await)
+            .during("list queued classes")
+    }
+
+    /// Takes up to `limit` queued jobs of `classes`, to be offered until `offer_until`: from the
+    /// org with the fewest live attempts by its weight first, within an org by priority (which
+    /// rises with age), then in order of arrival. What another claim has locked is passed over.
+    pub async fn claim(
+        &self,
+        classes: &[i64],
+        limit: u32,
+        owner: InstanceId,
+        offer_until: Timestamp,
+        now: Timestamp,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let limit = limit.min(CLAIM_MAX);
+        if classes.is_empty() || limit == 0 {
+            return Ok(Vec::new());
+        }
+        let mut tx = self.inner.db.begin().await?;
+        let taken = take(&mut tx, classes, limit, now).await?;
+        if taken.is_empty() {
+            return Ok(Vec::new());
+        }
+        dequeue(&mut tx, &taken).await?;
+        offer(&mut tx, &taken).await?;
+        insert_attempts(&mut tx, &taken, owner, offer_until, now).await?;
+        tx.commit().await?;
+        let runs: BTreeSet<RunId> = taken.iter().map(|row| row.run_id).collect();
+        self.announce(Change { runs: runs.into_iter().collect(), ..Change::default() });
+        Ok(taken.into_iter().map(claimed).collect())
+    }
+}
+
+fn claimed(row: Taken) -> Claimed {
+    Claimed {
+        id: AttemptId { job: row.job_id, attempt: row.attempt },
+        run: row.run_id,
+        org: row.org,
+        name: row.name,
+        title: row.title,
+        class: row.class,
+        refused: row.refused,
+        queued_at: row.queued_at,
+    }
+}
+
+async fn take(
+    tx: &mut Tx,
+    classes: &[i64],
+    limit: u32,
+    now: Timestamp,
+) -> Result<Vec<Taken>, StoreError> {
+    // The job's row is locked as well: `apply` locks it before it takes a job out of the queue.
+    let lock = if tx.is_pg() { " for update of j, q skip locked" } else { "" };
+    on!(tx, Db, c => {
+        let mut q = QueryBuilder::<Db>::new("with ranked as (select seq as ranked_seq, \
+            row_number() over (partition by org order by priority + (");
+        q.push_bind(now.0).push(" - queued_at) / ").push_bind(LIFT_MS);
+        q.push(" desc, seq) as nth from queue where class in (");
+        push_ids!(q, classes);
+        q.push(")), busy as (select b.org as busy_org, count(*) as n from attempt a \
+            join job b on b.id = a.job_id where a.state in ('offered', 'starting', 'running') \
+            group by b.org) \
+            select q.seq, q.job_id, q.run_id, q.org, j.name, j.title, q.class, j.attempt, \
+            j.try_no, j.refused, q.queued_at from queue q \
+            join ranked on ranked_seq = q.seq join job j on j.id = q.job_id \
+            left join busy on busy_org = q.org left join org on org.name = q.org \
+            where j.state = 'queued' \
+            order by (coalesce(n, 0) + nth) * 1.0 / coalesce(org.weight, 1), nth, q.seq limit ");
+        q.push_bind(i64::from(limit)).push(lock);
+        q.build_query_as().persistent(false).fetch_all(c).await
+    })
+    .during("claim jobs")
+}
+
+async fn dequeue(tx: &mut Tx, taken: &[Taken]) -> Result<(), StoreError> {
+    let ids: Vec<Uuid> = taken.iter().map(|row| row.job_id.uuid()).collect();
+    on!(tx, Db, c => {
+        let mut q = QueryBuilder::<Db>::new("delete from queue where job_id in (");
+        push_ids!(q, &ids);
+        q.push(")");
+        q.build().persistent(false).execute(c).await.map(drop)
+    })
+    .during("take claimed jobs out of the queue")
+}
+
+async fn offer(tx: &mut Tx, taken: &[Taken]) -> Result<(), StoreError> {
+    on!(tx, Db, c => {
+        let mut q = QueryBuilder::<Db>::new(
+            "update job set state = 'offered', queue_seq = v.column2 from (");
+        q.push_values(taken, |mut row, taken| {
+            row.push_bind(taken.job_id.uuid()).push_bind(taken.seq);
+        });
+        q.push(") as v where job.id = v.column1");
+        q.build().persistent(false).execute(c).await.map(drop)
+    })
+    .during("offer jobs")
+}
+
+async fn insert_attempts(
+    tx: &mut Tx,
+    taken: &[Taken],
+    owner: InstanceId,
+    offer_until: Timestamp,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    for taken in portions(taken, 6) {
+        on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new("insert into attempt (job_id, attempt, try_no, \
+                deadline, owner_instance, created_at, state, seq, log_bytes, owner_epoch) ");
+            q.push_values(taken, |mut row, taken| {
+                row.push_bind(taken.job_id.uuid())
+                    .push_bind(i64::from(taken.attempt))
+                    .push_bind(i64::from(taken.try_no))
+                    .push_bind(offer_until.0)
+                    .push_bind(owner.uuid())
+                    .push_bind(now.0)
+                    .push("'offered', 0, 0, 0");
+            });
+            q.build().persistent(false).execute(c).await.map(drop)
+        })
+        .during("insert attempts")?;
+    }
+    Ok(())
+}

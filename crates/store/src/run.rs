@@ -1,0 +1,249 @@
+//! Reading runs and what belongs to them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use shuntyard_core::state::{AttemptState, JobState, OutcomeSet, RunState, StepState};
+use shuntyard_protocol::{
+    AgentId, EventId, JobId, Outcome, RunId, SourceId, Timestamp,
+    agent::{AttemptId, End},
+};
+
+use crate::{
+    Store,
+    column::row,
+    db::read,
+    error::{During, StoreError},
+    page::{Cursor, Page, fetch},
+};
+
+row! {
+    pub struct RunInfo {
+        pub id: RunId,
+        pub org: String,
+        pub source_id: SourceId,
+        /// Name of the source; empty when it was removed.
+        pub source: String,
+        pub event_id: EventId,
+        pub event_kind: String,
+        pub actor: Option<String>,
+        pub workflow: String,
+        pub file: String,
+        /// Counts up per source and workflow.
+        pub number: u64,
+        pub plan_key: Option<String>,
+        pub ref_name: Option<String>,
+        pub branch: Option<String>,
+        pub commit_sha: Option<String>,
+        pub title: Option<String>,
+        /// The workflow's variables.
+        pub env: BTreeMap<String, String>,
+        pub rerun_of: Option<RunId>,
+        /// Grows with every change of the run or its jobs.
+        pub revision: u64,
+        pub state: RunState,
+        pub cancel_reason: Option<String>,
+        pub cancel_by: Option<String>,
+        pub n_waiting: u32,
+        pub n_running: u32,
+        pub n_success: u32,
+        pub n_failed: u32,
+        pub n_timed_out: u32,
+        pub n_cancelled: u32,
+        pub n_skipped: u32,
+        pub n_lost: u32,
+        pub n_tolerated: u32,
+        pub created_at: Timestamp,
+        pub started_at: Option<Timestamp>,
+        pub ended_at: Option<Timestamp>,
+    }
+
+    pub struct EventInfo {
+        pub id: EventId,
+        pub org: String,
+        pub source_id: SourceId,
+        pub kind: String,
+        pub event_key: Option<String>,
+        pub ref_name: Option<String>,
+        pub branch: Option<String>,
+        pub commit_sha: Option<String>,
+        pub actor: Option<String>,
+        pub title: Option<String>,
+        pub body: Value,
+        pub created_at: Timestamp,
+    }
+
+    pub struct JobInfo {
+        pub id: JobId,
+        pub run_id: RunId,
+        pub org: String,
+        pub position: u32,
+        /// Name in the plan.
+        pub name: String,
+        pub title: String,
+        pub matrix: Option<Value>,
+        /// `protocol::plan::Job` as JSON.
+        pub spec: Value,
+        pub class: i64,
+        pub priority: i32,
+        pub retry_max: u32,
+        pub retry_on: OutcomeSet,
+        pub continue_on_error: bool,
+        pub state: JobState,
+        pub reason: Option<String>,
+        /// Number of the current attempt, or of the next one while the job waits.
+        pub attempt: u32,
+        pub try_no: u32,
+        pub waiting_for: u32,
+        pub refused: Vec<AgentId>,
+        pub cancel_force: Option<bool>,
+        pub cancel_reason: Option<String>,
+        pub cancel_by: Option<String>,
+        /// The job of an earlier run whose result a rerun took over.
+        pub carried_from: Option<JobId>,
+        pub created_at: Timestamp,
+        pub queued_at: Option<Timestamp>,
+        pub started_at: Option<Timestamp>,
+        pub ended_at: Option<Timestamp>,
+    }
+
+    pub struct AttemptInfo {
+        pub job_id: JobId,
+        pub attempt: u32,
+        pub try_no: u32,
+        pub state: AttemptState,
+        pub agent_id: Option<AgentId>,
+        pub release_at: Option<Timestamp>,
+        pub renewed_at: Option<Timestamp>,
+        pub seq: u64,
+        pub reason: Option<String>,
+        /// What it reported after it was lost: "reported success late".
+        pub late: Option<Outcome>,
+        pub end_json: Option<End>,
+        pub log_bytes: u64,
+        pub created_at: Timestamp,
+        pub started_at: Option<Timestamp>,
+        pub ended_at: Option<Timestamp>,
+    }
+
+    /// A step that has begun or ended; the others stand only in the job's plan.
+    pub struct StepInfo {
+        pub idx: u32,
+        pub state: StepState,
+        pub started_at: Option<Timestamp>,
+        pub ended_at: Option<Timestamp>,
+        pub exit_code: Option<i32>,
+        pub error: Option<String>,
+        pub outputs: Option<Value>,
+        pub tries: u32,
+    }
+
+    pub struct EdgeInfo {
+        /// Name of the upstream job in the plan.
+        pub upstream: String,
+        pub job_id: JobId,
+        pub accepts: OutcomeSet,
+    }
+}
+
+/// Which runs to list; an absent field excludes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunFilter {
+    pub org: Option<String>,
+    pub source: Option<SourceId>,
+    pub workflow: Option<String>,
+    pub branch: Option<String>,
+    pub commit: Option<String>,
+    pub state: Option<RunState>,
+}
+
+/// `run` with the names that people know it by.
+macro_rules! runs {
+    ($rest:literal) => {
+        concat!(
+            "select run.*, coalesce(source.name, '') as source, event.kind as event_kind, \
+            event.actor as actor from run join event on event.id = run.event_id \
+            left join source on source.id = run.source_id ",
+            $rest
+        )
+    };
+}
+
+pub(crate) const LIST: &str = runs!(
+    "where ($1 is null or run.org = $1) \
+    and ($2 is null or run.source_id = $2) and ($3 is null or run.workflow = $3) \
+    and ($4 is null or run.branch = $4) and ($5 is null or run.commit_sha = $5) \
+    and ($6 is null or run.state = $6) and (run.created_at, run.id) < ($7, $8) \
+    order by run.created_at desc, run.id desc limit $9"
+);
+pub(crate) const RUN: &str = runs!("where run.id = $1");
+pub(crate) const EVENT: &str = "select * from event where id = $1";
+pub(crate) const JOBS: &str = "select * from job where run_id = $1 order by position";
+pub(crate) const JOB: &str = "select * from job where id = $1";
+pub(crate) const ATTEMPTS: &str = "select * from attempt where job_id = $1 order by attempt";
+pub(crate) const STEPS: &str = "select * from step where job_id = $1 and attempt = $2 order by idx";
+pub(crate) const EDGES: &str = "select * from edge where run_id = $1 order by job_id, upstream";
+
+impl Store {
+    /// Runs, newest first.
+    pub async fn list_runs(
+        &self,
+        filter: &RunFilter,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<RunInfo>, StoreError> {
+        let after = after.unwrap_or(Cursor::START);
+        let rows = read!(&self.inner.db, Kind, c => sqlx::query_as(LIST)
+            .bind(&filter.org).bind(filter.source.map(SourceId::uuid)).bind(&filter.workflow)
+            .bind(&filter.branch).bind(&filter.commit).bind(filter.state.map(RunState::as_str))
+            .bind(after.at.0).bind(after.id).bind(fetch(limit)).fetch_all(c).await)
+        .during("list runs")?;
+        Ok(Page::new(rows, limit, |row: &RunInfo| Cursor { at: row.created_at, id: row.id.uuid() }))
+    }
+
+    pub async fn run(&self, id: RunId) -> Result<Option<RunInfo>, StoreError> {
+        read!(&self.inner.db, Kind, c => {
+            sqlx::query_as(RUN).bind(id.uuid()).fetch_optional(c).await
+        })
+        .during("read a run")
+    }
+
+    pub async fn event(&self, id: EventId) -> Result<Option<EventInfo>, StoreError> {
+        read!(&self.inner.db, Kind, c => {
+            sqlx::query_as(EVENT).bind(id.uuid()).fetch_optional(c).await
+        })
+        .during("read an event")
+    }
+
+    /// In the order of the plan.
+    pub async fn jobs_of(&self, run: RunId) -> Result<Vec<JobInfo>, StoreError> {
+        read!(&self.inner.db, Kind, c => sqlx::query_as(JOBS).bind(run.uuid()).fetch_all(c).await)
+            .during("list jobs")
+    }
+
+    pub async fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError> {
+        read!(&self.inner.db, Kind, c => {
+            sqlx::query_as(JOB).bind(id.uuid()).fetch_optional(c).await
+        })
+        .during("read a job")
+    }
+
+    /// Oldest first.
+    pub async fn attempts_of(&self, job: JobId) -> Result<Vec<AttemptInfo>, StoreError> {
+        read!(&self.inner.db, Kind, c => {
+            sqlx::query_as(ATTEMPTS).bind(job.uuid()).fetch_all(c).await
+        })
+        .during("list attempts")
+    }
+
+    pub async fn steps_of(&self, id: AttemptId) -> Result<Vec<StepInfo>, StoreError> {
+        read!(&self.inner.db, Kind, c => sqlx::query_as(STEPS)
+            .bind(id.job.uuid()).bind(i64::from(id.attempt)).fetch_all(c).await)
+        .during("list steps")
+    }
+
+    pub async fn edges_of(&self, run: RunId) -> Result<Vec<EdgeInfo>, StoreError> {
+        read!(&self.inner.db, Kind, c => sqlx::query_as(EDGES).bind(run.uuid()).fetch_all(c).await)
+            .during("list edges")
+    }
+}

@@ -1,0 +1,251 @@
+//! The rows of a new run: its jobs, groups, edges, and what of it can start at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shuntyard_core::{
+    apply::{Counts, Retry},
+    state::{JobState, OutcomeSet, RunState},
+};
+use shuntyard_protocol::{EventId, JobId, Outcome, RunId, SourceId, Timestamp};
+use sqlx::QueryBuilder;
+
+use crate::{
+    apply::{portions, save_queue},
+    db::{Tx, on},
+    error::{During, StoreError},
+};
+
+pub(crate) struct RunSeed {
+    pub(crate) id: RunId,
+    pub(crate) org: String,
+    pub(crate) source_id: SourceId,
+    pub(crate) event_id: EventId,
+    pub(crate) workflow: String,
+    pub(crate) file: String,
+    pub(crate) plan_key: Option<String>,
+    pub(crate) ref_name: Option<String>,
+    pub(crate) branch: Option<String>,
+    pub(crate) commit_sha: Option<String>,
+    pub(crate) title: Option<String>,
+    pub(crate) env: String,
+    pub(crate) rerun_of: Option<RunId>,
+    pub(crate) jobs: Vec<JobSeed>,
+}
+
+pub(crate) struct JobSeed {
+    pub(crate) id: JobId,
+    pub(crate) name: String,
+    pub(crate) title: String,
+    pub(crate) matrix: Option<String>,
+    pub(crate) spec: String,
+    /// `runs_on` as JSON: jobs that ask for the same are of one class.
+    pub(crate) class_key: String,
+    pub(crate) priority: i32,
+    pub(crate) retry: Retry,
+    pub(crate) continue_on_error: bool,
+    pub(crate) needs: Vec<(String, OutcomeSet)>,
+    /// It is not run again: the outcome of an earlier run's job is taken over.
+    pub(crate) carried: Option<(JobId, Outcome)>,
+}
+
+/// Where a new job stands.
+struct Start {
+    state: JobState,
+    waiting_for: u32,
+}
+
+pub(crate) const NUMBER: &str = "insert into run_counter (source_id, workflow, last) \
+    values ($1, $2, 1) on conflict (source_id, workflow) do update set \
+    last = run_counter.last + 1 returning last";
+pub(crate) const INSERT_RUN: &str = "insert into run (id, org, source_id, event_id, workflow, \
+    file, number, plan_key, ref_name, branch, commit_sha, title, env, rerun_of, revision, state, \
+    n_waiting, n_running, n_success, n_failed, n_timed_out, n_cancelled, n_skipped, n_lost, \
+    n_tolerated, created_at) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
+    1, $15, $16, 0, $17, 0, 0, 0, $18, 0, 0, $19)";
+pub(crate) const PUT_CLASS: &str =
+    "insert into label_class (key) values ($1) on conflict (key) do nothing";
+pub(crate) const CLASS: &str = "select id from label_class where key = $1";
+
+/// Inserts a run with everything that belongs to it.
+pub(crate) async fn insert(tx: &mut Tx, run: RunSeed, now: Timestamp) -> Result<(), StoreError> {
+    let open = open_by_group(&run.jobs);
+    let starts: Vec<Start> = run.jobs.iter().map(|job| start(job, &open)).collect();
+    insert_run(tx, &run, &starts, now).await?;
+    insert_jobs(tx, &run, &starts, now).await?;
+    insert_groups(tx, &run, &open).await?;
+    insert_edges(tx, &run).await?;
+    let ready: BTreeSet<JobId> = run
+        .jobs
+        .iter()
+        .zip(&starts)
+        .filter(|(_, start)| start.state == JobState::Queued)
+        .map(|(job, _)| job.id)
+        .collect();
+    save_queue::enqueue(tx, &ready, now).await?;
+    save_queue::announce(tx, &BTreeSet::from([run.id]), now).await
+}
+
+/// Jobs of each group that have to run.
+fn open_by_group(jobs: &[JobSeed]) -> BTreeMap<&str, u32> {
+    let mut open = BTreeMap::new();
+    for job in jobs {
+        *open.entry(job.name.as_str()).or_insert(0) += u32::from(job.carried.is_none());
+    }
+    open
+}
+
+fn start(job: &JobSeed, open: &BTreeMap<&str, u32>) -> Start {
+    if let Some((_, outcome)) = job.carried {
+        return Start { state: JobState::Ended(outcome), waiting_for: 0 };
+    }
+    // A group that was taken over whole ended before, and its edge was satisfied then.
+    let waiting = job.needs.iter().filter(|(name, _)| open.get(name.as_str()) != Some(&0)).count();
+    let waiting_for = u32::try_from(waiting).expect("a run has few thousand jobs");
+    let state = if waiting_for == 0 { JobState::Queued } else { JobState::Blocked };
+    Start { state, waiting_for }
+}
+
+async fn insert_run(
+    tx: &mut Tx,
+    run: &RunSeed,
+    starts: &[Start],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let mut counts = Counts::default();
+    for start in starts {
+        *counts.slot(start.state, false) += 1;
+    }
+    let number: i64 = on!(tx, Db, c => sqlx::query_scalar(NUMBER)
+        .bind(run.source_id.uuid()).bind(&run.workflow).fetch_one(c).await)
+    .during("number a run")?;
+    on!(tx, Db, c => sqlx::query(INSERT_RUN)
+        .bind(run.id.uuid()).bind(&run.org).bind(run.source_id.uuid()).bind(run.event_id.uuid())
+        .bind(&run.workflow).bind(&run.file).bind(number).bind(&run.plan_key).bind(&run.ref_name)
+        .bind(&run.branch).bind(&run.commit_sha).bind(&run.title).bind(&run.env)
+        .bind(run.rerun_of.map(RunId::uuid)).bind(RunState::Pending.as_str())
+        .bind(i64::from(counts.waiting)).bind(i64::from(counts.success))
+        .bind(i64::from(counts.skipped)).bind(now.0).execute(c).await.map(drop))
+    .during("insert a run")
+}
+
+async fn insert_jobs(
+    tx: &mut Tx,
+    run: &RunSeed,
+    starts: &[Start],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let classes = classes(tx, &run.jobs).await?;
+    let rows: Vec<_> = run.jobs.iter().zip(starts).zip(0_i64..).collect();
+    for rows in portions(&rows, 22) {
+        on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new("insert into job (id, run_id, org, position, \
+                name, title, matrix, spec, class, priority, retry_max, retry_on, \
+                continue_on_error, state, attempt, try_no, abandoned, waiting_for, refused, \
+                carried_from, created_at, queued_at, ended_at) ");
+            q.push_values(rows, |mut row, ((job, start), position)| {
+                let queued = (start.state == JobState::Queued).then_some(now.0);
+                row.push_bind(job.id.uuid())
+                    .push_bind(run.id.uuid())
+                    .push_bind(&run.org)
+                    .push_bind(*position)
+                    .push_bind(&job.name)
+                    .push_bind(&job.title)
+                    .push_bind(job.matrix.as_deref())
+                    .push_bind(&job.spec)
+                    .push_bind(classes[&job.class_key])
+                    .push_bind(i64::from(job.priority))
+                    .push_bind(i64::from(job.retry.max_tries))
+                    .push_bind(job.retry.on.bits())
+                    .push_bind(job.continue_on_error)
+                    .push_bind(start.state.as_str())
+                    .push("1, 1, 0")
+                    .push_bind(i64::from(start.waiting_for))
+                    .push("'[]'")
+                    .push_bind(job.carried.map(|(from, _)| from.uuid()))
+                    .push_bind(now.0)
+                    .push_bind(queued)
+                    .push_bind(job.carried.map(|_| now.0));
+            });
+            q.build().persistent(false).execute(c).await.map(drop)
+        })
+        .during("insert jobs")?;
+    }
+    Ok(())
+}
+
+async fn classes(tx: &mut Tx, jobs: &[JobSeed]) -> Result<BTreeMap<String, i64>, StoreError> {
+    let during = "find a label class";
+    let keys: BTreeSet<&String> = jobs.iter().map(|job| &job.class_key).collect();
+    let mut classes = BTreeMap::new();
+    for key in keys {
+        // Asking first keeps the sequence from growing with every run.
+        let mut id: Option<i64> = on!(tx, Db, c => {
+            sqlx::query_scalar(CLASS).bind(key).fetch_optional(c).await
+        })
+        .during(during)?;
+        if id.is_none() {
+            on!(tx, Db, c => sqlx::query(PUT_CLASS).bind(key).execute(c).await.map(drop))
+                .during(during)?;
+            id = on!(tx, Db, c => sqlx::query_scalar(CLASS).bind(key).fetch_optional(c).await)
+                .during(during)?;
+        }
+        let id = id.ok_or_else(|| StoreError::Corrupt {
+            what: "label class",
+            why: "it is gone right after it was made".to_owned(),
+        })?;
+        classes.insert(key.clone(), id);
+    }
+    Ok(classes)
+}
+
+async fn insert_groups(
+    tx: &mut Tx,
+    run: &RunSeed,
+    open: &BTreeMap<&str, u32>,
+) -> Result<(), StoreError> {
+    let rows: Vec<_> = open.iter().collect();
+    for rows in portions(&rows, 4) {
+        on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new(
+                "insert into job_group (run_id, name, open_jobs, outcome) ");
+            q.push_values(rows, |mut row, (name, open)| {
+                let carried = run.jobs.iter().filter(|job| job.name == **name);
+                let success = carried
+                    .filter_map(|job| job.carried)
+                    .any(|(_, outcome)| outcome == Outcome::Success);
+                // `skipped` is what every other outcome is worse than.
+                let outcome = if success { Outcome::Success } else { Outcome::Skipped };
+                row.push_bind(run.id.uuid())
+                    .push_bind(**name)
+                    .push_bind(i64::from(**open))
+                    .push_bind(outcome.as_str());
+            });
+            q.build().persistent(false).execute(c).await.map(drop)
+        })
+        .during("insert groups")?;
+    }
+    Ok(())
+}
+
+async fn insert_edges(tx: &mut Tx, run: &RunSeed) -> Result<(), StoreError> {
+    let rows: Vec<_> = run
+        .jobs
+        .iter()
+        .flat_map(|job| job.needs.iter().map(move |(name, when)| (name, job.id, when)))
+        .collect();
+    for rows in portions(&rows, 4) {
+        on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new(
+                "insert into edge (run_id, upstream, job_id, accepts) ");
+            q.push_values(rows, |mut row, (name, job, when)| {
+                row.push_bind(run.id.uuid())
+                    .push_bind(*name)
+                    .push_bind(job.uuid())
+                    .push_bind(when.bits());
+            });
+            q.build().persistent(false).execute(c).await.map(drop)
+        })
+        .during("insert edges")?;
+    }
+    Ok(())
+}
