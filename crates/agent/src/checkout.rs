@@ -1,0 +1,306 @@
+//! Source code into a workspace, by the `git` program.
+//!
+//! Each repository has a bare mirror under `DATA/mirrors`, which is fetched by commit; workspaces
+//! are filled from it. A workspace shares no file with the mirror, so a job cannot change what the
+//! next one gets, and its repository works where the mirror is not visible. One mirror per depth:
+//! a history cut at one depth says nothing about another.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use aws_lc_rs::digest;
+use shuntyard_protocol::{agent::Code, plan};
+use tokio::process::Command;
+
+use crate::{
+    files::{self, FileError},
+    sandbox::User,
+};
+
+/// How long all of a checkout may take.
+pub(crate) const CHECKOUT_TIMEOUT: Duration = Duration::from_mins(10);
+/// Between two looks at a mirror that another attempt is fetching into.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// Of what `git` said, the end is kept for the reason.
+const SAID_BYTES_MAX: usize = 4096;
+
+/// Settings that hold for every `git` here, above what the repository says.
+const CONFIG: &str = "\
+[safe]
+\tdirectory = *
+[protocol]
+\tversion = 2
+\tallow = never
+[protocol \"https\"]
+\tallow = always
+[protocol \"http\"]
+\tallow = always
+[protocol \"ssh\"]
+\tallow = always
+[protocol \"file\"]
+\tallow = always
+[uploadpack]
+\tallowAnySHA1InWant = true
+[core]
+\thooksPath = /dev/null
+\tfsmonitor = false
+[gc]
+\tauto = 0
+[maintenance]
+\tauto = false
+[advice]
+\tdetachedHead = false
+";
+
+/// A workspace that could not be filled.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CheckoutError {
+    #[error("cannot get the source code: git {operation} failed: {said}")]
+    Git { operation: String, said: String },
+    #[error("cannot get the source code: the git program cannot be started; is it installed?")]
+    Start(#[source] io::Error),
+    #[error("cannot get the source code: {problem}")]
+    Refused { problem: String },
+    #[error("cannot get the source code within {} s", CHECKOUT_TIMEOUT.as_secs())]
+    TimedOut,
+    #[error("cannot get the source code: {0}")]
+    File(#[from] FileError),
+}
+
+/// Where checkouts of one agent happen.
+pub(crate) struct Git<'a> {
+    pub data_dir: &'a Path,
+    pub host_env: &'a BTreeMap<String, String>,
+    pub user: Option<&'a User>,
+}
+
+/// Where mirrors are kept.
+pub(crate) fn mirrors(data_dir: &Path) -> PathBuf {
+    data_dir.join("mirrors")
+}
+
+fn config_path(data_dir: &Path) -> PathBuf {
+    data_dir.join("gitconfig")
+}
+
+/// Prepares the data directory for checkouts.
+pub(crate) fn prepare(data_dir: &Path, user: Option<&User>) -> Result<(), FileError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let config = config_path(data_dir);
+    files::write_atomic(&config, CONFIG.as_bytes())?;
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o644))
+        .map_err(FileError::of("open up", &config))?;
+    let mirrors = mirrors(data_dir);
+    files::make_dir(&mirrors, 0o750)?;
+    let gid = user.map(|user| user.gid);
+    std::os::unix::fs::chown(&mirrors, None, gid)
+        .map_err(FileError::of("change group of", &mirrors))
+}
+
+impl Git<'_> {
+    /// Fills the empty directory `workspace` with the commit. `log` gets lines for people.
+    pub(crate) async fn checkout(
+        &self,
+        code: &Code,
+        wanted: &plan::Checkout,
+        workspace: &Path,
+        log: &mut (dyn FnMut(&str) + '_),
+    ) -> Result<(), CheckoutError> {
+        check(code)?;
+        let work = self.fill(code, wanted, workspace, log);
+        tokio::time::timeout(CHECKOUT_TIMEOUT, work).await.unwrap_or(Err(CheckoutError::TimedOut))
+    }
+
+    async fn fill(
+        &self,
+        code: &Code,
+        wanted: &plan::Checkout,
+        workspace: &Path,
+        log: &mut (dyn FnMut(&str) + '_),
+    ) -> Result<(), CheckoutError> {
+        let commit = code.commit.as_str();
+        log(&format!("source {} at {commit}\n", without_credentials(&code.url)));
+        let mirror = self.mirror(code, wanted.depth).await?;
+        self.run(Some(self.user), workspace, &["init", "--quiet"]).await?;
+        let url = without_credentials(&code.url);
+        self.run(Some(self.user), workspace, &["remote", "add", "origin", "--", &url]).await?;
+        let mirror_url = format!("file://{}", mirror.display());
+        let mut fetch = vec!["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"];
+        let depth = format!("--depth={}", wanted.depth);
+        if wanted.depth > 0 {
+            fetch.push(&depth);
+        }
+        let refspec = format!("+{commit}:refs/remotes/origin/shunt");
+        fetch.extend([mirror_url.as_str(), &refspec]);
+        self.run(Some(self.user), workspace, &fetch).await?;
+        let branch = code.ref_name.as_deref().and_then(|name| name.strip_prefix("refs/heads/"));
+        match branch {
+            Some(branch) => {
+                let args = ["checkout", "--quiet", "--no-track", "-B", branch, commit, "--"];
+                self.run(Some(self.user), workspace, &args).await?;
+            }
+            None => {
+                let args = ["checkout", "--quiet", "--detach", commit, "--"];
+                self.run(Some(self.user), workspace, &args).await?;
+            }
+        }
+        let delete = ["update-ref", "-d", "refs/remotes/origin/shunt"];
+        self.run(Some(self.user), workspace, &delete).await?;
+        if wanted.submodules {
+            log("submodules\n");
+            let args = ["submodule", "--quiet", "update", "--init", "--recursive"];
+            self.run(Some(self.user), workspace, &args).await?;
+        }
+        Ok(())
+    }
+
+    /// A mirror that has the commit with this much history.
+    async fn mirror(&self, code: &Code, depth: u32) -> Result<PathBuf, CheckoutError> {
+        let digest = digest::digest(&digest::SHA256, code.url.as_bytes());
+        let name = format!("{}-{depth}", &hex::encode(digest)[..32]);
+        let mirror = mirrors(self.data_dir).join(name);
+        let _lock = lock(&mirror.with_extension("lock")).await?;
+        if !mirror.join("HEAD").exists() {
+            files::make_dir(&mirror, 0o750)?;
+            let shared = ["init", "--quiet", "--bare", "--shared=group"];
+            self.run(None, &mirror, &shared).await?;
+            if let Some(user) = self.user {
+                std::os::unix::fs::chown(&mirror, None, Some(user.gid))
+                    .map_err(FileError::of("change group of", &mirror))?;
+            }
+        }
+        let commit = code.commit.as_str();
+        let kept = format!("refs/shunt/{commit}");
+        let has = ["rev-parse", "--quiet", "--verify", &kept];
+        if self.run(None, &mirror, &has).await.is_ok() {
+            return Ok(mirror);
+        }
+        let depth_arg = format!("--depth={depth}");
+        let mut fetch = vec!["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"];
+        if depth > 0 {
+            fetch.push(&depth_arg);
+        }
+        let refspec = format!("+{commit}:{kept}");
+        fetch.extend([code.url.as_str(), &refspec]);
+        if let Err(error) = self.run(None, &mirror, &fetch).await {
+            self.fetch_by_name(code, &mirror, &kept).await.map_err(|_| error)?;
+        }
+        Ok(mirror)
+    }
+
+    /// For servers that give out no commit by its digest: all of the ref, and the commit in it.
+    async fn fetch_by_name(
+        &self,
+        code: &Code,
+        mirror: &Path,
+        kept: &str,
+    ) -> Result<(), CheckoutError> {
+        let name = code.ref_name.as_deref().unwrap_or("HEAD");
+        let refspec = format!("+{name}:refs/fetched");
+        let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", &code.url, &refspec];
+        self.run(None, mirror, &fetch).await?;
+        self.run(None, mirror, &["update-ref", kept, &code.commit]).await
+    }
+
+    /// Runs `git` in a directory: as the job's user in a workspace, as the agent's in a mirror.
+    async fn run(
+        &self,
+        user: Option<Option<&User>>,
+        dir: &Path,
+        args: &[&str],
+    ) -> Result<(), CheckoutError> {
+        let mut command = std::process::Command::new("git");
+        command.args(args).current_dir(dir).env_clear().envs(self.host_env);
+        command
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_CONFIG_GLOBAL", config_path(self.data_dir));
+        command.env("GIT_TERMINAL_PROMPT", "0").env("GIT_ASKPASS", "true");
+        command.env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes").env("LC_ALL", "C");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.process_group(0);
+        if let Some(user) = user.flatten() {
+            command.uid(user.uid).gid(user.gid).env("HOME", &user.home);
+        }
+        let mut command = Command::from(command);
+        command.kill_on_drop(true);
+        let output = command.output().await.map_err(CheckoutError::Start)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let from = said.floor_char_boundary(said.len().saturating_sub(SAID_BYTES_MAX));
+        let operation = args.first().copied().unwrap_or_default().to_owned();
+        Err(CheckoutError::Git { operation, said: hide_credentials(said[from..].trim()) })
+    }
+}
+
+/// Refuses what `git` could take for an option or a program to run.
+fn check(code: &Code) -> Result<(), CheckoutError> {
+    let refused = |problem: String| Err(CheckoutError::Refused { problem });
+    if !matches!(code.commit.len(), 40 | 64) || !code.commit.bytes().all(|b| b.is_ascii_hexdigit())
+    {
+        return refused(format!("'{}' is not a commit", code.commit));
+    }
+    let scheme = code.url.split_once("://").map(|(scheme, _)| scheme);
+    let scp_like = scheme.is_none()
+        && !code.url.contains("::")
+        && code.url.split_once(':').is_some_and(|(host, _)| host.contains('@'));
+    let known = matches!(scheme, Some("https" | "http" | "ssh" | "file")) || scp_like;
+    if !known || code.url.starts_with('-') {
+        let url = without_credentials(&code.url);
+        return refused(format!("'{url}' is not an https, ssh or file URL"));
+    }
+    let name = code.ref_name.as_deref().unwrap_or("refs/");
+    if !name.starts_with("refs/") || name.contains([':', '*', '^', '\0']) {
+        return refused(format!("'{name}' is not the full name of a ref"));
+    }
+    Ok(())
+}
+
+/// The URL as people may see it.
+fn without_credentials(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme @ ("http" | "https"), rest)) => {
+            let host_end = rest.find('/').unwrap_or(rest.len());
+            let host = rest[..host_end].rsplit('@').next().unwrap_or_default();
+            format!("{scheme}://{host}{}", &rest[host_end..])
+        }
+        _ => url.to_owned(),
+    }
+}
+
+/// `git` repeats URLs in what it says.
+fn hide_credentials(text: &str) -> String {
+    text.split_inclusive(char::is_whitespace)
+        .map(|word| match word.find("http") {
+            Some(at) => format!("{}{}", &word[..at], without_credentials(&word[at..])),
+            None => word.to_owned(),
+        })
+        .collect()
+}
+
+/// Holds a lock file; waits without a thread, which a supervisor cannot start.
+async fn lock(path: &Path) -> Result<fs::File, FileError> {
+    let file = fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .map_err(FileError::of("open", path))?;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::WouldBlock) => tokio::time::sleep(LOCK_PAUSE).await,
+            Err(fs::TryLockError::Error(error)) => return Err(FileError::of("lock", path)(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+use super::*;
+
+fn git(dir: &Path, args: &[&str]) -> String {
+    let output = std::process::Command::new("git")
+        .args(["-c", "user.name=t", "-c", "user.email=t@example.org"])
+        .args(args)
+        .current_dir(dir)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+struct World {
+    _temp: tempfile::TempDir,
+    data: PathBuf,
+    repo: PathBuf,
+    workspace: PathBuf,
+}
+
+fn world() -> World {
+    let temp = tempfile::tempdir().unwrap();
+    let [data, repo, workspace] = ["data", "repo", "ws"].map(|name| temp.path().join(name));
+    for dir in [&data, &repo, &workspace] {
+        fs::create_dir(dir).unwrap();
+    }
+    prepare(&data, None).unwrap();
+    git(&repo, &["init", "--quiet", "-b", "main"]);
+    for content in ["one", "two"] {
+        fs::write(repo.join("file"), content).unwrap();
+        git(&repo, &["add", "."]);
+        git(&repo, &["commit", "--quiet", "-m", content]);
+    }
+    World { _temp: temp, data, repo, workspace }
+}
+
+impl World {
+    fn code(&self, commit: &str, ref_name: Option<&str>) -> Code {
+        let url = format!("file://{}", self.repo.display());
+        Code { url, commit: commit.into(), ref_name: ref_name.map(Into::into) }
+    }
+
+    async fn checkout(&self, code: &Code, wanted: plan::Checkout) -> Result<String, CheckoutError> {
+        let host_env = crate::environment::allowed(&crate::clock::environment(), &[]);
+        let git = Git { data_dir: &self.data, host_env: &host_env, user: None };
+        let mut said = String::new();
+        git.checkout(code, &wanted, &self.workspace, &mut |line| said.push_str(line)).await?;
+        Ok(said)
+    }
+}
+
+#[tokio::test]
+async fn a_branch_is_checked_out_with_the_depth_that_was_asked_for() {
+    let world = world();
+    let head = git(&world.repo, &["rev-parse", "HEAD"]);
+    let code = world.code(&head, Some("refs/heads/feat/ünï\"$(id)"));
+    let said = world.checkout(&code, plan::Checkout::default()).await.unwrap();
+    assert!(said.contains(&head), "{said}");
+    assert_eq!(fs::read_to_string(world.workspace.join("file")).unwrap(), "two");
+    assert_eq!(git(&world.workspace, &["rev-list", "--count", "HEAD"]), "1");
+    assert_eq!(git(&world.workspace, &["branch", "--show-current"]), "feat/ünï\"$(id)");
+    assert_eq!(git(&world.workspace, &["status", "--porcelain"]), "");
+}
+
+#[tokio::test]
+async fn an_older_commit_with_all_history_works_without_the_source_once_mirrored() {
+    let world = world();
+    let first = git(&world.repo, &["rev-parse", "HEAD~1"]);
+    let all = plan::Checkout { depth: 0, ..plan::Checkout::default() };
+    world.checkout(&world.code(&first, None), all.clone()).await.unwrap();
+    assert_eq!(fs::read_to_string(world.workspace.join("file")).unwrap(), "one");
+    fs::rename(&world.repo, world.repo.with_extension("gone")).unwrap();
+    fs::remove_dir_all(&world.workspace).unwrap();
+    fs::create_dir(&world.workspace).unwrap();
+    world.checkout(&world.code(&first, None), all).await.unwrap();
+    // The workspace stands on its own: a job does not see the mirrors.
+    fs::remove_dir_all(mirrors(&world.data)).unwrap();
+    assert_eq!(git(&world.workspace, &["log", "--format=%s"]), "one");
+}
+
+#[tokio::test]
+async fn a_missing_commit_says_so() {
+    let world = world();
+    let error = world.checkout(&world.code(&"0".repeat(40), None), plan::Checkout::default()).await;
+    assert!(error.unwrap_err().to_string().contains("git fetch failed"));
+}
+
+#[test]
+fn what_git_could_take_for_something_else_is_refused() {
+    let commit = "a".repeat(40);
+    let code = |url: &str, commit: &str, name: &str| Code {
+        url: url.into(),
+        commit: commit.into(),
+        ref_name: Some(name.into()),
+    };
+    assert!(check(&code("https://h/r", &commit, "refs/heads/a#b")).is_ok());
+    assert!(check(&code("git@h:r.git", &commit, "refs/heads/a")).is_ok());
+    for url in ["ext::sh -c id", "--upload-pack=id", "/etc", "git://h/r", "a@b::c"] {
+        assert!(check(&code(url, &commit, "refs/heads/a")).is_err(), "{url}");
+    }
+    assert!(check(&code("https://h/r", "HEAD", "refs/heads/a")).is_err());
+    assert!(check(&code("https://h/r", &commit, "--exec")).is_err());
+}
+
+#[test]
+fn credentials_in_urls_are_not_shown() {
+    let said = "fatal: unable to access 'https://me:pass@h.example/r/': no\n";
+    assert_eq!(hide_credentials(said), "fatal: unable to access 'https://h.example/r/': no\n");
+    assert_eq!(without_credentials("ssh://git@h/r"), "ssh://git@h/r");
+}

@@ -1,0 +1,229 @@
+//! One task for each attempt on this host: finds its supervisor, or does what is left to do for a
+//! dead one, and carries frames between it and the hub.
+
+use std::{sync::Arc, time::Duration};
+
+use rustix::process::Signal;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::{custodian, hub::Hub};
+use crate::{
+    attempt::{AttemptDir, Settings},
+    config::Status,
+    entry,
+    files::FileError,
+    sandbox,
+    wire::{self, FromSupervisor},
+};
+use shuntyard_protocol::agent::Spec;
+
+/// Before a supervisor that cannot be reached is tried again.
+const RETRY: Duration = Duration::from_millis(100);
+/// How long a supervisor whose attempt is over may take to end, before it is killed.
+const END_TIMEOUT: Duration = Duration::from_secs(15);
+/// Room of the pipe between a custodian and the hub.
+const PIPE_BYTES: usize = 64 * 1024;
+/// Before the removal of an attempt that failed is tried again.
+const REMOVE_RETRY: Duration = Duration::from_secs(5);
+
+/// An attempt that could not be started.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StartError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("cannot start the supervisor")]
+    Spawn(#[source] std::io::Error),
+    #[error("somebody else holds the new attempt")]
+    Locked,
+}
+
+/// Writes the attempt down and starts its supervisor, which then lives on its own.
+pub(super) fn start(hub: &Hub, spec: &Spec, folder: &[u8]) -> Result<AttemptDir, StartError> {
+    let config = &hub.host.config;
+    let settings = Settings {
+        data_dir: config.data_dir.clone(),
+        agent_name: config.name.clone(),
+        agent_labels: hub.host.labels.clone(),
+        level: hub.host.level,
+        user: hub.host.user.clone(),
+        host_env: hub.host.host_env.clone(),
+        hide: config.hide.clone(),
+        launcher: config.launcher.clone(),
+        timers: hub.timers().unwrap_or(DEFAULT_TIMERS),
+        offset_ms: hub.offset_ms(),
+        spool_quota_bytes: config.spool_quota_bytes,
+    };
+    let dir = AttemptDir::new(&config.data_dir, spec.id);
+    dir.create(spec, folder, &settings)?;
+    let lock = dir.try_lock()?.ok_or(StartError::Locked)?;
+    let log_path = dir.log_path();
+    let log = std::fs::File::create(&log_path).map_err(FileError::of("create", &log_path))?;
+    let mut command = tokio::process::Command::new(&config.launcher.program);
+    command.args(&config.launcher.args).arg(entry::SUPERVISE).arg(dir.root());
+    command.env_clear().envs(&hub.host.host_env).current_dir("/");
+    // The lock goes with the open file: as long as the supervisor lives, it is taken.
+    command.stdin(lock).stdout(std::process::Stdio::null()).stderr(log);
+    let mut child = command.spawn().map_err(StartError::Spawn)?;
+    tokio::spawn(async move {
+        // Only so that no zombie stays; what became of it is read from the lock.
+        child.wait().await.ok();
+    });
+    Ok(dir)
+}
+
+/// Used only when the link is lost between a start and its execution.
+const DEFAULT_TIMERS: shuntyard_protocol::agent::Timers = shuntyard_protocol::agent::Timers {
+    renew_ms: 10_000,
+    fence_term_ms: 45_000,
+    fence_kill_ms: 15_000,
+    reservation_ms: 15_000,
+};
+
+/// Sees an attempt to its end.
+pub(super) async fn run(hub: Arc<Hub>, dir: AttemptDir) {
+    let id = dir.id;
+    let killer = tokio::spawn(kill_the_unwilling(hub.clone(), dir.clone()));
+    loop {
+        match dir.try_lock() {
+            Ok(None) => match wire::connect(dir.root()).await {
+                Ok(stream) => {
+                    let (read, write) = stream.into_split();
+                    carry(&hub, &dir, read, write).await;
+                }
+                Err(_) => tokio::time::sleep(RETRY).await,
+            },
+            Ok(Some(_lock)) => {
+                let wanted = hub.mailbox(id).is_some_and(|mailbox| !mailbox.is_superseded());
+                if dir.is_done() || !wanted {
+                    break;
+                }
+                hub.set_alive(id, false, false);
+                let (near, far) = tokio::io::duplex(PIPE_BYTES);
+                let (read, write) = tokio::io::split(near);
+                tokio::select! {
+                    () = carry(&hub, &dir, read, write) => {}
+                    result = custodian::serve(&dir, far) => if let Err(error) = result {
+                        tracing::error!(attempt = %id, "spool of a dead supervisor: {error:#}");
+                        tokio::time::sleep(REMOVE_RETRY).await;
+                    },
+                }
+            }
+            Err(error) => {
+                tracing::error!(attempt = %id, "{error}");
+                break;
+            }
+        }
+    }
+    killer.abort();
+    remove(dir).await;
+    hub.forget(id);
+}
+
+/// Removes the attempt once nothing of it runs.
+async fn remove(dir: AttemptDir) {
+    loop {
+        let dir = dir.clone();
+        let removal = tokio::task::spawn_blocking(move || {
+            custodian::end_leftovers(&dir);
+            dir.remove()
+        });
+        match removal.await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => tracing::error!("{error}: {}", root_cause(&error)),
+            Err(error) => tracing::error!("removing an attempt: {error}"),
+        }
+        tokio::time::sleep(REMOVE_RETRY).await;
+    }
+}
+
+fn root_cause(error: &FileError) -> &std::io::Error {
+    &error.source
+}
+
+/// Carries frames until the stream ends.
+async fn carry<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    hub: &Hub,
+    dir: &AttemptDir,
+    read: R,
+    write: W,
+) {
+    let id = dir.id;
+    let mut reader = wire::reader(read);
+    let mut writer = wire::writer(write);
+    let up = async {
+        while let Some((frame, payload)) = wire::receive(&mut reader).await? {
+            match frame {
+                FromSupervisor::Hello { running, .. } => hub.set_alive(id, true, running),
+                FromSupervisor::Up { link, frame } => {
+                    anyhow::ensure!(hub.up(id, link, frame, payload), "more than it may send");
+                }
+                FromSupervisor::Idle {} => hub.set_alive(id, true, false),
+                FromSupervisor::Done {} | FromSupervisor::Unknown => {}
+            }
+        }
+        anyhow::Ok(())
+    };
+    let down = async {
+        let mut told = super::hub::Mailbox::default();
+        let Some(mail) = hub.mail(id) else { return anyhow::Ok(()) };
+        loop {
+            let came = mail.notified();
+            let Some(mailbox) = hub.mailbox(id) else { return Ok(()) };
+            for frame in mailbox.since(&told, id) {
+                wire::send(&mut writer, &frame, &[]).await?;
+            }
+            told = mailbox;
+            came.await;
+        }
+    };
+    let result = tokio::select! {
+        result = up => result,
+        result = down => result,
+    };
+    if let Err(error) = result {
+        tracing::debug!(attempt = %id, "link to the supervisor: {error:#}");
+    }
+}
+
+/// A supervisor that was told that its attempt is over, and does not go, is stuck or stopped.
+async fn kill_the_unwilling(hub: Arc<Hub>, dir: AttemptDir) {
+    loop {
+        tokio::time::sleep(END_TIMEOUT).await;
+        let Some(mailbox) = hub.mailbox(dir.id) else { return };
+        if !mailbox.is_superseded() {
+            continue;
+        }
+        tokio::time::sleep(END_TIMEOUT).await;
+        let supervisor = dir.processes().map(|processes| processes.supervisor);
+        if let Some(supervisor) = supervisor.filter(|process| process.lives()) {
+            tracing::warn!(attempt = %dir.id, "killing a supervisor that does not end");
+            sandbox::signal(supervisor.pid, Signal::KILL);
+        }
+    }
+}
+
+/// Follows a start: the answer is in the hub when this returns.
+pub(super) async fn follow_start(hub: &Arc<Hub>, spec: Spec, folder: Vec<u8>) {
+    if !hub.accept(&spec) {
+        return;
+    }
+    let (id, name) = (spec.id, spec.title.clone());
+    let starter = hub.clone();
+    let handle = tokio::runtime::Handle::current();
+    let started = tokio::task::spawn_blocking(move || {
+        let _entered = handle.enter();
+        start(&starter, &spec, &folder)
+    });
+    match started.await {
+        Ok(Ok(dir)) => {
+            Hub::hold(hub, dir);
+            hub.tell(Status::Started { id, name });
+        }
+        Ok(Err(error)) => {
+            let error = anyhow::Error::from(error);
+            tracing::error!(attempt = %id, "cannot start: {error:#}");
+            hub.refuse(id, format!("{error:#}"));
+        }
+        Err(error) => hub.refuse(id, format!("the start failed: {error}")),
+    }
+}

@@ -1,0 +1,505 @@
+//! What the agent knows about its attempts, shared by the link and one task for each of them.
+//!
+//! Nothing here grows without bound: what goes down is state that newer state replaces, and what
+//! goes up is one renewal, a few control frames and at most a window of log for each attempt.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use shuntyard_protocol::{
+    agent::{
+        AttemptId, FromAgent, Held, Renewal, Renewed, Spec, Timers, ToAgent, Verdict, Welcome,
+    },
+    frame::FRAME_BYTES_MAX,
+};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::bytes::Bytes;
+
+use super::{held, host::Host};
+use crate::{
+    attempt::AttemptDir,
+    clock,
+    config::Status,
+    spool::WINDOW_BYTES,
+    wire::{Online, ToSupervisor},
+};
+
+/// Frames of one attempt besides log and facts that wait for the link: begin, abandon.
+const CONTROL_MAX: usize = 4;
+/// Log bytes of one attempt that wait for the link; its window is half of it.
+const WAITING_BYTES_MAX: u64 = 2 * WINDOW_BYTES + FRAME_BYTES_MAX as u64;
+
+/// A frame for the coordinator and its payload.
+pub(super) type Frame = (FromAgent, Bytes);
+
+pub(super) struct Hub {
+    pub host: Host,
+    state: Mutex<State>,
+    /// There is something for the coordinator.
+    pub outgoing: Notify,
+    /// An attempt went, or a slot became free.
+    changed: Notify,
+    events: Option<mpsc::Sender<Status>>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: BTreeMap<AttemptId, Entry>,
+    /// Until when, since boot.
+    reservations: BTreeMap<AttemptId, u64>,
+    link: Option<Link>,
+    draining: bool,
+    draining_said: bool,
+    cancel_grace_ms: Option<u64>,
+    /// Answers to offers.
+    answers: VecDeque<FromAgent>,
+    renewals: BTreeMap<AttemptId, Renewal>,
+    /// The attempt whose log or facts went last.
+    turn: Option<AttemptId>,
+}
+
+#[derive(Clone, Copy)]
+struct Link {
+    number: u64,
+    timers: Timers,
+    offset_ms: i64,
+}
+
+/// One attempt that this host holds.
+struct Entry {
+    dir: AttemptDir,
+    /// Holds a slot.
+    running: bool,
+    alive: bool,
+    mailbox: Mailbox,
+    /// There is something in the mailbox.
+    mail: Arc<Notify>,
+    control: VecDeque<FromAgent>,
+    facts: VecDeque<FromAgent>,
+    logs: VecDeque<Frame>,
+    log_bytes: u64,
+}
+
+/// For a supervisor: the latest of everything, so that it can be sent again after any break.
+#[derive(Clone, Default)]
+pub(super) struct Mailbox {
+    online: Option<Online>,
+    begun: Option<ToAgent>,
+    superseded: bool,
+    renewed: Option<Renewed>,
+    cancel: Option<(bool, String)>,
+    log_ack: BTreeMap<u32, u64>,
+    fact_ack: u64,
+    cancel_grace_ms: Option<u64>,
+}
+
+impl Mailbox {
+    /// What of this the supervisor has not been told, after it was told `told`.
+    pub(super) fn since(&self, told: &Self, id: AttemptId) -> Vec<ToSupervisor> {
+        let mut frames = Vec::new();
+        match (&self.online, &told.online) {
+            (Some(online), before) if before.as_ref() != Some(online) => {
+                frames.push(ToSupervisor::Online(online.clone()));
+            }
+            (None, Some(_)) => frames.push(ToSupervisor::Offline {}),
+            _ => {}
+        }
+        let mut down = |frame| frames.push(ToSupervisor::Down { frame });
+        if self.superseded && !told.superseded {
+            down(ToAgent::Superseded { id });
+        }
+        if let Some(begun) = self.begun.as_ref().filter(|begun| told.begun.as_ref() != Some(begun))
+        {
+            down(begun.clone());
+        }
+        if let Some(renewed) = self.renewed.filter(|renewed| told.renewed != Some(*renewed)) {
+            down(ToAgent::Renewed { renewals: vec![renewed] });
+        }
+        if let Some((force, reason)) =
+            self.cancel.as_ref().filter(|c| told.cancel.as_ref() != Some(c))
+        {
+            down(ToAgent::Cancel { id, force: *force, reason: reason.clone() });
+        }
+        if self.log_ack != told.log_ack {
+            down(ToAgent::LogAck { id, to: self.log_ack.clone() });
+        }
+        if self.fact_ack != told.fact_ack {
+            down(ToAgent::FactAck { id, seq: self.fact_ack });
+        }
+        if let Some(grace_ms) = self.cancel_grace_ms.filter(|_| told.cancel_grace_ms.is_none()) {
+            frames.push(ToSupervisor::CancelAll { grace_ms });
+        }
+        frames
+    }
+
+    pub(super) fn is_superseded(&self) -> bool {
+        self.superseded
+    }
+}
+
+impl Hub {
+    pub(super) fn new(host: Host, events: Option<mpsc::Sender<Status>>) -> Self {
+        Self {
+            host,
+            state: Mutex::default(),
+            outgoing: Notify::new(),
+            changed: Notify::new(),
+            events,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn tell(&self, status: Status) {
+        if let Some(events) = &self.events {
+            // A hint: who does not read misses it.
+            events.try_send(status).ok();
+        }
+    }
+
+    /// Holds an attempt that is on disk, with a task of its own.
+    pub(super) fn hold(hub: &Arc<Self>, dir: AttemptDir) {
+        let id = dir.id;
+        {
+            let mut state = hub.state();
+            let online = state.link.map(|link| Online {
+                link: link.number,
+                timers: link.timers,
+                offset_ms: link.offset_ms,
+                log: BTreeMap::new(),
+                facts: 0,
+                finish: false,
+            });
+            // After a start: one that a link brings along gets what the welcome says.
+            let mailbox =
+                Mailbox { online, cancel_grace_ms: state.cancel_grace_ms, ..Mailbox::default() };
+            let entry = Entry {
+                dir: dir.clone(),
+                running: true,
+                alive: true,
+                mailbox,
+                mail: Arc::default(),
+                control: VecDeque::new(),
+                facts: VecDeque::new(),
+                logs: VecDeque::new(),
+                log_bytes: 0,
+            };
+            state.entries.insert(id, entry);
+        }
+        tokio::spawn(held::run(hub.clone(), dir));
+    }
+
+    /// The attempt is gone from this host.
+    pub(super) fn forget(&self, id: AttemptId) {
+        let mut state = self.state();
+        state.entries.remove(&id);
+        state.renewals.remove(&id);
+        drop(state);
+        self.changed.notify_waiters();
+        self.tell(Status::Gone { id });
+    }
+
+    pub(super) fn mail(&self, id: AttemptId) -> Option<Arc<Notify>> {
+        self.state().entries.get(&id).map(|entry| entry.mail.clone())
+    }
+
+    pub(super) fn mailbox(&self, id: AttemptId) -> Option<Mailbox> {
+        self.state().entries.get(&id).map(|entry| entry.mailbox.clone())
+    }
+
+    pub(super) fn set_alive(&self, id: AttemptId, alive: bool, running: bool) {
+        if let Some(entry) = self.state().entries.get_mut(&id) {
+            entry.alive = alive;
+            entry.running = running;
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Takes a frame of an attempt; false when it says more than it may.
+    pub(super) fn up(&self, id: AttemptId, link: u64, frame: FromAgent, payload: Bytes) -> bool {
+        let mut state = self.state();
+        if state.link.is_none_or(|current| current.number != link) {
+            return true;
+        }
+        let State { entries, renewals, .. } = &mut *state;
+        let Some(entry) = entries.get_mut(&id) else { return true };
+        let fine = match frame {
+            FromAgent::Renew { renewals: mine } => {
+                // The link collects them for a moment, so that one frame carries those of all.
+                renewals.extend(mine.into_iter().filter(|r| r.id == id).map(|r| (id, r)));
+                return true;
+            }
+            FromAgent::Log { id: of, .. } => {
+                entry.log_bytes += payload.len() as u64;
+                entry.logs.push_back((frame, payload));
+                of == id && entry.log_bytes <= WAITING_BYTES_MAX
+            }
+            FromAgent::Facts { id: of, .. } => {
+                entry.facts.push_back(frame);
+                // The facts of an attempt are few, and each is sent once for each link.
+                of == id
+            }
+            FromAgent::Begin { id: of } | FromAgent::Abandon { id: of, .. } => {
+                entry.control.push_back(frame);
+                of == id && entry.control.len() <= CONTROL_MAX
+            }
+            FromAgent::Hello(_)
+            | FromAgent::Reserve { .. }
+            | FromAgent::Refuse { .. }
+            | FromAgent::Draining {}
+            | FromAgent::Unknown => false,
+        };
+        drop(state);
+        self.outgoing.notify_one();
+        fine
+    }
+
+    /// The next frame: answers, permission and renewals first, then facts and log of one attempt
+    /// after the other.
+    pub(super) fn next(&self) -> Option<Frame> {
+        let mut state = self.state();
+        if state.draining && !state.draining_said {
+            state.draining_said = true;
+            return Some((FromAgent::Draining {}, Bytes::new()));
+        }
+        if let Some(answer) = state.answers.pop_front() {
+            return Some((answer, Bytes::new()));
+        }
+        if let Some(frame) = state.entries.values_mut().find_map(|entry| entry.control.pop_front())
+        {
+            return Some((frame, Bytes::new()));
+        }
+        if !state.renewals.is_empty() {
+            let renewals = std::mem::take(&mut state.renewals).into_values().collect();
+            return Some((FromAgent::Renew { renewals }, Bytes::new()));
+        }
+        let turn = state.turn;
+        let after = state.entries.keys().copied().filter(|id| turn.is_none_or(|turn| *id > turn));
+        let order: Vec<_> = after.chain(state.entries.keys().copied()).collect();
+        for id in order {
+            let Some(entry) = state.entries.get_mut(&id) else { continue };
+            let frame = entry.take();
+            if frame.is_some() {
+                state.turn = Some(id);
+                return frame;
+            }
+        }
+        None
+    }
+
+    /// Everything that this host holds, for `hello`.
+    pub(super) fn held(&self) -> Vec<Held> {
+        let state = self.state();
+        let entry = |(id, entry): (&AttemptId, &Entry)| Held {
+            id: *id,
+            key: entry.dir.key(),
+            alive: entry.alive,
+        };
+        state.entries.iter().map(entry).collect()
+    }
+
+    /// A coordinator has welcomed this agent; returns the attempts that it wants ended.
+    pub(super) fn online(&self, welcome: &Welcome) {
+        let mut state = self.state();
+        let number = u64::from_be_bytes(clock::random());
+        let offset_ms = welcome.now.0.saturating_sub(clock::wall().0);
+        let timers = welcome.timers;
+        state.link = Some(Link { number, timers, offset_ms });
+        state.draining_said = false;
+        let mut verdicts: BTreeMap<AttemptId, &Verdict> =
+            welcome.verdicts.iter().map(|verdict| (verdict.id(), verdict)).collect();
+        for (id, entry) in &mut state.entries {
+            let (log, facts, finish) = match verdicts.remove(id) {
+                Some(Verdict::Keep { log, facts, .. }) => (log.clone(), *facts, false),
+                Some(Verdict::Finish { log, facts, .. }) => (log.clone(), *facts, true),
+                Some(Verdict::Kill { .. }) => {
+                    entry.mailbox.superseded = true;
+                    (BTreeMap::new(), 0, true)
+                }
+                // Without a word about it nobody may go on with it: its fence ends it.
+                None => continue,
+            };
+            entry.mailbox.log_ack.clone_from(&log);
+            entry.mailbox.fact_ack = facts;
+            entry.mailbox.online =
+                Some(Online { link: number, timers, offset_ms, log, facts, finish });
+            entry.mail.notify_one();
+        }
+        drop(state);
+        self.outgoing.notify_one();
+    }
+
+    pub(super) fn offline(&self) {
+        let mut state = self.state();
+        state.link = None;
+        state.reservations.clear();
+        state.answers.clear();
+        state.renewals.clear();
+        for entry in state.entries.values_mut() {
+            entry.mailbox.online = None;
+            entry.control.clear();
+            entry.facts.clear();
+            entry.logs.clear();
+            entry.log_bytes = 0;
+            entry.mail.notify_one();
+        }
+    }
+
+    pub(super) fn timers(&self) -> Option<Timers> {
+        self.state().link.map(|link| link.timers)
+    }
+
+    pub(super) fn offset_ms(&self) -> i64 {
+        self.state().link.map_or(0, |link| link.offset_ms)
+    }
+
+    /// Answers an offer: a slot is kept, or there is none.
+    pub(super) fn offer(&self, id: AttemptId) {
+        let now = clock::boot_ms();
+        let mut state = self.state();
+        let answer = match state.may_take(id, now, self.host.config.slots) {
+            Ok(()) => {
+                let kept = state.link.map_or(0, |link| link.timers.reservation_ms);
+                state.reservations.insert(id, now.saturating_add(kept));
+                FromAgent::Reserve { id }
+            }
+            Err(reason) => FromAgent::Refuse { id, reason },
+        };
+        state.answers.push_back(answer);
+        drop(state);
+        self.outgoing.notify_one();
+    }
+
+    /// Whether a start can be followed; if not, that is answered. A repeated start is ignored.
+    pub(super) fn accept(&self, spec: &Spec) -> bool {
+        let mut state = self.state();
+        if state.entries.contains_key(&spec.id) {
+            return false;
+        }
+        let reserved = state.reservations.remove(&spec.id).is_some();
+        let fits = if reserved && !state.draining {
+            Ok(())
+        } else {
+            state.may_take(spec.id, clock::boot_ms(), self.host.config.slots)
+        };
+        if let Err(reason) = fits {
+            state.answers.push_back(FromAgent::Refuse { id: spec.id, reason });
+            drop(state);
+            self.outgoing.notify_one();
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn refuse(&self, id: AttemptId, reason: String) {
+        self.state().answers.push_back(FromAgent::Refuse { id, reason });
+        self.outgoing.notify_one();
+    }
+
+    /// Puts a coordinator's frame about one attempt into its mailbox.
+    pub(super) fn down(&self, id: AttemptId, change: impl FnOnce(&mut Mailbox)) {
+        if let Some(entry) = self.state().entries.get_mut(&id) {
+            change(&mut entry.mailbox);
+            entry.mail.notify_one();
+        }
+    }
+
+    pub(super) fn drain(&self) {
+        self.state().draining = true;
+        self.outgoing.notify_one();
+    }
+
+    pub(super) fn cancel_all(&self, grace: Duration) {
+        self.drain();
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let mut state = self.state();
+        state.cancel_grace_ms = Some(grace_ms);
+        for entry in state.entries.values_mut() {
+            entry.mailbox.cancel_grace_ms = Some(grace_ms);
+            entry.mail.notify_one();
+        }
+    }
+
+    /// Waits until no attempt is left on this host.
+    pub(super) async fn empty(&self) {
+        self.until(|state| state.entries.is_empty()).await;
+    }
+
+    /// Waits until no command runs any more.
+    pub(super) async fn idle(&self) {
+        self.until(|state| state.entries.values().all(|entry| !entry.running)).await;
+    }
+
+    async fn until(&self, condition: impl Fn(&State) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if condition(&self.state()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl State {
+    fn may_take(&mut self, id: AttemptId, now: u64, slots: u32) -> Result<(), String> {
+        self.reservations.retain(|other, until| *until > now && *other != id);
+        if self.draining {
+            return Err("the agent is draining".into());
+        }
+        if self.entries.contains_key(&id) {
+            return Err("the agent has this attempt already".into());
+        }
+        let busy = self.entries.values().filter(|entry| entry.running).count();
+        if busy + self.reservations.len() >= usize::try_from(slots).unwrap_or(usize::MAX) {
+            return Err("no slot is free".into());
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn take(&mut self) -> Option<Frame> {
+        if let Some(frame) = self.facts.pop_front() {
+            return Some((frame, Bytes::new()));
+        }
+        let (frame, payload) = self.logs.pop_front()?;
+        self.log_bytes -= payload.len() as u64;
+        Some((frame, payload))
+    }
+}
+
+impl Mailbox {
+    pub(super) fn begun(&mut self, frame: ToAgent) {
+        self.begun = Some(frame);
+    }
+
+    pub(super) fn supersede(&mut self) {
+        self.superseded = true;
+    }
+
+    pub(super) fn renew(&mut self, renewed: Renewed) {
+        self.renewed = Some(renewed);
+    }
+
+    pub(super) fn cancel(&mut self, force: bool, reason: String) {
+        let force = force || self.cancel.as_ref().is_some_and(|(forced, _)| *forced);
+        self.cancel = Some((force, reason));
+    }
+
+    pub(super) fn ack_log(&mut self, to: BTreeMap<u32, u64>) {
+        for (stream, offset) in to {
+            let acked = self.log_ack.entry(stream).or_default();
+            *acked = offset.max(*acked);
+        }
+    }
+
+    pub(super) fn ack_facts(&mut self, seq: u64) {
+        self.fact_ack = self.fact_ack.max(seq);
+    }
+}

@@ -1,0 +1,105 @@
+//! The supervisor's socket: one agent at a time, the latest one to come.
+
+use std::{rc::Rc, time::Duration};
+
+use tokio::{
+    net::{UnixListener, UnixStream},
+    task::{JoinHandle, spawn_local},
+    time::{MissedTickBehavior, interval},
+};
+
+use super::core::Core;
+use crate::wire::{self, FromSupervisor};
+
+/// Between two syncs of the spool.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks at the lease, at most.
+const LEASE_CHECK_MAX: Duration = Duration::from_secs(1);
+/// Before the socket is tried again after an error.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts agents for ever.
+pub(super) async fn serve(core: Rc<Core>, listener: std::os::unix::net::UnixListener) {
+    let listener = match UnixListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!("cannot listen: {error}"),
+    };
+    let mut current: Option<JoinHandle<()>> = None;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                if let Some(old) = current.take() {
+                    old.abort();
+                }
+                current = Some(spawn_local(connection(core.clone(), stream)));
+            }
+            Err(error) => {
+                tracing::warn!("cannot accept: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(core: Rc<Core>, stream: UnixStream) {
+    let hello = core.hello();
+    let (read, write) = stream.into_split();
+    let mut reader = wire::reader(read);
+    let mut writer = wire::writer(write);
+    let listen = async {
+        while let Some((frame, _)) = wire::receive(&mut reader).await? {
+            core.take(frame)?;
+        }
+        anyhow::Ok(())
+    };
+    let talk = async {
+        wire::send(&mut writer, &hello, &[]).await?;
+        loop {
+            // Registered before the look: what comes in between is not missed.
+            let woken = core.wake.notified();
+            if let Some((frame, payload)) = core.next() {
+                wire::send(&mut writer, &frame, &payload).await?;
+            } else if core.is_done() {
+                wire::send(&mut writer, &FromSupervisor::Done {}, &[]).await?;
+                core.leave();
+                return anyhow::Ok(());
+            } else {
+                woken.await;
+            }
+        }
+    };
+    let result = tokio::select! {
+        result = listen => result,
+        result = talk => result,
+    };
+    if let Err(error) = result {
+        tracing::warn!("link to the agent: {error:#}");
+    }
+    core.disconnected();
+}
+
+/// Beats, looks at the lease, and syncs.
+pub(super) async fn tick(core: Rc<Core>) {
+    let beats = async {
+        loop {
+            tokio::time::sleep(core.renew_every()).await;
+            core.beat();
+        }
+    };
+    let checks = async {
+        loop {
+            let every = core.renew_every() / 4;
+            tokio::time::sleep(every.clamp(Duration::from_millis(10), LEASE_CHECK_MAX)).await;
+            core.check_lease();
+        }
+    };
+    let syncs = async {
+        let mut interval = interval(SYNC_EVERY);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            interval.tick().await;
+            core.sync();
+        }
+    };
+    tokio::join!(beats, checks, syncs);
+}

@@ -1,0 +1,78 @@
+//! What an attempt has to say to the coordinator, whoever says it: its supervisor, or the agent
+//! for a supervisor that died.
+
+use shuntyard_protocol::agent::{AttemptId, AttemptKey, FromAgent, ToAgent};
+
+use crate::{
+    attempt::AttemptDir,
+    spool::{DirDisk, Spool, SpoolError},
+    wire::{FromSupervisor, Online},
+};
+
+/// A frame for the agent and its payload.
+pub(crate) type Outgoing = (FromSupervisor, Vec<u8>);
+
+/// The spool of an attempt that has begun, and its link.
+#[derive(Debug)]
+pub(crate) struct Uplink {
+    pub id: AttemptId,
+    pub key: Option<AttemptKey>,
+    pub spool: Spool<DirDisk>,
+    /// The agent's current link to a coordinator.
+    pub link: Option<u64>,
+    /// Only the spool's content is wanted.
+    pub finish: bool,
+}
+
+impl Uplink {
+    pub(crate) fn open(dir: &AttemptDir, quota_bytes: u64) -> Result<Self, SpoolError> {
+        let spool = Spool::in_dir(&dir.spool(), quota_bytes)?;
+        Ok(Self { id: dir.id, key: dir.key(), spool, link: None, finish: false })
+    }
+
+    pub(crate) fn online(&mut self, online: &Online) -> Result<(), SpoolError> {
+        self.link = Some(online.link);
+        self.finish |= online.finish;
+        self.spool.online(&online.log, online.facts)
+    }
+
+    pub(crate) fn offline(&mut self) {
+        self.link = None;
+    }
+
+    /// Takes an acknowledgement.
+    pub(crate) fn acknowledge(&mut self, frame: &ToAgent) -> Result<(), SpoolError> {
+        if let ToAgent::LogAck { to, .. } = frame {
+            self.spool.ack_log(to)?;
+        }
+        if let ToAgent::FactAck { seq, .. } = frame {
+            self.spool.ack_facts(*seq);
+        }
+        Ok(())
+    }
+
+    /// Wraps a frame for the current link.
+    pub(crate) fn up(&self, frame: FromAgent) -> Option<FromSupervisor> {
+        self.link.map(|link| FromSupervisor::Up { link, frame })
+    }
+
+    /// The next facts or the next log, facts first.
+    pub(crate) fn next(&mut self) -> Result<Option<Outgoing>, SpoolError> {
+        let (Some(_), Some(key)) = (self.link, self.key.clone()) else { return Ok(None) };
+        let id = self.id;
+        let facts = self.spool.next_facts()?;
+        if !facts.is_empty() {
+            let frame = FromAgent::Facts { id, key, facts };
+            return Ok(self.up(frame).map(|frame| (frame, Vec::new())));
+        }
+        let Some(batch) = self.spool.next_log()? else { return Ok(None) };
+        let frame = FromAgent::Log { id, key, chunks: batch.chunks };
+        Ok(self.up(frame).map(|frame| (frame, batch.bytes)))
+    }
+
+    /// Whether nothing of this attempt is needed here any more.
+    pub(crate) fn is_done(&self) -> bool {
+        let log_only = self.finish && self.spool.end().is_some() && self.spool.log_acked();
+        self.spool.is_complete() || log_only
+    }
+}
