@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{AgentId, InstanceId, JobId, Outcome, RunId, Timestamp, plan};
+use crate::{AgentId, InstanceId, JobId, Outcome, RunId, Timestamp, offsets, plan};
 
 /// Oldest and newest version of this link that this build speaks.
 pub const VERSIONS: Versions = Versions { min: 1, max: 1 };
@@ -229,6 +229,7 @@ pub struct End {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Value>,
     /// Where each stream ends; the log is complete when all of it arrived.
+    #[serde(deserialize_with = "offsets::deserialize")]
     pub ends: BTreeMap<u32, u64>,
     /// Streams whose end is unknown because the supervisor died: the log shows a gap mark.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -277,6 +278,7 @@ pub enum ToAgent {
     LogAck {
         id: AttemptId,
         /// Stream → everything before this offset is durable.
+        #[serde(deserialize_with = "offsets::deserialize")]
         to: BTreeMap<u32, u64>,
     },
     FactAck {
@@ -309,7 +311,7 @@ pub enum Verdict {
     /// Go on; send the log and the facts from here.
     Keep {
         id: AttemptId,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "offsets::deserialize")]
         log: BTreeMap<u32, u64>,
         #[serde(default)]
         facts: u64,
@@ -317,7 +319,7 @@ pub enum Verdict {
     /// The result is stored or no longer wanted, but its log is: send what is missing, then go.
     Finish {
         id: AttemptId,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "offsets::deserialize")]
         log: BTreeMap<u32, u64>,
         #[serde(default)]
         facts: u64,

@@ -9,6 +9,7 @@ pub mod agent;
 pub mod api;
 pub mod frame;
 pub mod ids;
+pub mod offsets;
 pub mod outcome;
 pub mod plan;
 pub mod runner;
