@@ -141,7 +141,9 @@ impl Config {
         if let Some(url) = &self.public_url {
             let known = url.starts_with("http://") || url.starts_with("https://");
             if !known || url.ends_with('/') {
-                bail!("public_url '{url}' must begin with http:// or https:// and not end with a slash");
+                bail!(
+                    "public_url '{url}' must begin with http:// or https:// and not end with a slash"
+                );
             }
         }
         self.timers.check()?;
@@ -192,7 +194,11 @@ mod tests {
     fn the_environment_goes_over_the_file() {
         let config = load(
             "listen = '127.0.0.1:1'\n[database]\nurl = 'postgres://a/b'",
-            &[("SHUNT_LISTEN", "127.0.0.1:2"), ("SHUNT_WEBHOOK__MAX_BYTES", "5"), ("SHUNT_TOKEN", "x")],
+            &[
+                ("SHUNT_LISTEN", "127.0.0.1:2"),
+                ("SHUNT_WEBHOOK__MAX_BYTES", "5"),
+                ("SHUNT_TOKEN", "x"),
+            ],
         )
         .unwrap();
         assert_eq!(config.listen.port(), 2);
@@ -203,12 +209,17 @@ mod tests {
     #[test]
     fn an_unknown_key_names_the_nearest_one() {
         let message = |text: &str| load(text, &[]).unwrap_err().to_string();
-        assert_eq!(message("lisen = 'x'"), "shunt.toml: there is no key 'lisen'; did you mean 'listen'?");
+        assert_eq!(
+            message("lisen = 'x'"),
+            "shunt.toml: there is no key 'lisen'; did you mean 'listen'?"
+        );
         assert_eq!(
             message("[database]\nurll = 'x'"),
             "shunt.toml: there is no key 'urll'; did you mean 'url'?"
         );
-        assert!(load("", &[("SHUNT_DATADIR", "/x")]).unwrap_err().to_string().contains("'data_dir'"));
+        assert!(
+            load("", &[("SHUNT_DATADIR", "/x")]).unwrap_err().to_string().contains("'data_dir'")
+        );
     }
 
     #[test]

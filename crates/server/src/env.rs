@@ -1,6 +1,12 @@
 //! The two things that make a process unlike its replay: the clock and randomness.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Instant,
+};
 
 use aws_lc_rs::rand;
 use shuntyard_protocol::Timestamp;
@@ -42,23 +48,30 @@ impl Clock for SystemClock {
 #[derive(Clone)]
 pub struct Env {
     clock: Arc<dyn Clock>,
+    /// What the database's clock is ahead of `clock`, in milliseconds.
+    offset_ms: Arc<AtomicI64>,
 }
 
 impl Env {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock }
+        Self { clock, offset_ms: Arc::default() }
     }
 
     pub fn system() -> Self {
         Self::new(Arc::new(SystemClock::new()))
     }
 
+    /// Database time, as near as the last measurement.
     pub fn now(&self) -> Timestamp {
-        self.clock.now()
+        Timestamp(self.clock.now().0 + self.offset_ms.load(Ordering::Relaxed))
+    }
+
+    /// Sets the clock by the database's, which just said `now`.
+    pub fn adjust(&self, now: Timestamp) {
+        self.offset_ms.store(now.0 - self.clock.now().0, Ordering::Relaxed);
     }
 
     /// Bytes from the operating system's generator.
-    #[expect(clippy::unused_self, reason = "randomness is part of the environment, like time")]
     pub fn random<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         rand::fill(&mut bytes).expect("the operating system has randomness");

@@ -62,32 +62,49 @@ impl Git {
         self.mirrors.join(format!("{source}.git"))
     }
 
+    /// Where [`Git::snapshot`] keeps a folder.
+    pub fn snapshot_path(&self, source: SourceId) -> PathBuf {
+        self.mirrors.join(format!("{source}.snapshot.git"))
+    }
+
     async fn open(&self, source: SourceId) -> anyhow::Result<PathBuf> {
         let path = self.mirror(source);
         if !tokio::fs::try_exists(path.join("HEAD")).await? {
             tokio::fs::create_dir_all(&self.mirrors).await?;
-            git(None, ["init".as_ref(), "--quiet".as_ref(), "--bare".as_ref(), path.as_os_str()]).await?;
+            git(None, ["init".as_ref(), "--quiet".as_ref(), "--bare".as_ref(), path.as_os_str()])
+                .await?;
         }
         Ok(path)
     }
 
     /// Makes sure that `commits` are in the source's mirror.
-    pub async fn fetch(&self, source: SourceId, url: &str, commits: &[&str]) -> anyhow::Result<PathBuf> {
+    pub async fn fetch(
+        &self,
+        source: SourceId,
+        url: &str,
+        commits: &[&str],
+    ) -> anyhow::Result<PathBuf> {
         let mirror = self.open(source).await?;
         let mut missing = Vec::new();
         for commit in commits {
             check_commit(commit)?;
-            if git(Some(&mirror), ["cat-file", "-e", &format!("{commit}^{{commit}}")]).await.is_err() {
+            if git(Some(&mirror), ["cat-file", "-e", &format!("{commit}^{{commit}}")])
+                .await
+                .is_err()
+            {
                 missing.push(*commit);
             }
         }
         if !missing.is_empty() {
             check_url(url)?;
-            let mut args = vec!["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", url];
+            let mut args =
+                vec!["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", url];
             // The objects must have a name, else `git gc` may drop them while they are needed.
             let specs: Vec<_> = missing.iter().map(|c| format!("{c}:refs/seen/{c}")).collect();
             args.extend(specs.iter().map(String::as_str));
-            git(Some(&mirror), args).await.with_context(|| format!("fetch {}", missing.join(" and ")))?;
+            git(Some(&mirror), args)
+                .await
+                .with_context(|| format!("fetch {}", missing.join(" and ")))?;
         }
         Ok(mirror)
     }
@@ -111,9 +128,16 @@ impl Git {
     }
 
     /// Files that differ between two commits; a rename counts with both names.
-    pub async fn changed(&self, source: SourceId, before: &str, commit: &str) -> anyhow::Result<Changed> {
+    pub async fn changed(
+        &self,
+        source: SourceId,
+        before: &str,
+        commit: &str,
+    ) -> anyhow::Result<Changed> {
         let mirror = self.mirror(source);
-        let names = git(Some(&mirror), ["diff", "--name-only", "-z", "--no-renames", before, commit]).await?;
+        let names =
+            git(Some(&mirror), ["diff", "--name-only", "-z", "--no-renames", before, commit])
+                .await?;
         let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
         let files: Vec<_> = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         if files.len() > CHANGED_FILES_MAX {
@@ -129,7 +153,8 @@ impl Git {
     }
 
     pub async fn commit_info(&self, source: SourceId, commit: &str) -> anyhow::Result<CommitInfo> {
-        let text = git(Some(&self.mirror(source)), ["log", "-1", "--format=%s%n%an", commit]).await?;
+        let text =
+            git(Some(&self.mirror(source)), ["log", "-1", "--format=%s%n%an", commit]).await?;
         let text = String::from_utf8_lossy(&text);
         let mut lines = text.lines().map(|line| line.chars().take(500).collect::<String>());
         Ok(CommitInfo {
@@ -150,10 +175,29 @@ impl Git {
         Ok(Head { commit: commit.to_owned(), ref_name: ref_name.map(str::to_owned) })
     }
 
+    /// The commit that a full ref name points to at the remote; an annotated tag's target.
+    pub async fn resolve(&self, url: &str, ref_name: &str) -> anyhow::Result<String> {
+        check_url(url)?;
+        if !ref_name.starts_with("refs/") {
+            bail!("'{ref_name}' is not a full ref name");
+        }
+        let peeled = format!("{ref_name}^{{}}");
+        let refs = git(None, ["ls-remote", "--", url, ref_name, &peeled]).await?;
+        let refs = String::from_utf8_lossy(&refs);
+        let find =
+            |name: &str| refs.lines().find_map(|line| line.strip_suffix(name)?.strip_suffix('\t'));
+        let commit = find(&peeled).or_else(|| find(ref_name));
+        commit.map(str::to_owned).with_context(|| format!("the repository has no {ref_name}"))
+    }
+
     /// Commits the files of a plain folder, as they are now, to a repository of our own, and returns
     /// that repository and its head. Without a change since the last snapshot the head stays.
-    pub async fn snapshot(&self, source: SourceId, folder: &Path) -> anyhow::Result<(PathBuf, Head)> {
-        let repository = self.mirrors.join(format!("{source}.snapshot.git"));
+    pub async fn snapshot(
+        &self,
+        source: SourceId,
+        folder: &Path,
+    ) -> anyhow::Result<(PathBuf, Head)> {
+        let repository = self.snapshot_path(source);
         if !tokio::fs::try_exists(repository.join("HEAD")).await? {
             tokio::fs::create_dir_all(&self.mirrors).await?;
             let args =
@@ -162,12 +206,20 @@ impl Git {
         }
         let in_folder = |args: &[&str]| {
             let tree = [OsStr::new("--work-tree"), folder.as_os_str()];
-            let safe = ["-c", "core.bare=false", "-c", "user.name=shuntyard", "-c", "user.email=shuntyard@localhost"];
+            let safe = [
+                "-c",
+                "core.bare=false",
+                "-c",
+                "user.name=shuntyard",
+                "-c",
+                "user.email=shuntyard@localhost",
+            ];
             let rest = safe.iter().chain(args).map(OsStr::new);
             tree.into_iter().chain(rest).map(OsStr::to_owned).collect::<Vec<OsString>>()
         };
         git(Some(&repository), in_folder(&["add", "--all", "."])).await?;
-        let unchanged = git(Some(&repository), in_folder(&["diff", "--cached", "--quiet", "HEAD"])).await;
+        let unchanged =
+            git(Some(&repository), in_folder(&["diff", "--cached", "--quiet", "HEAD"])).await;
         if unchanged.is_err() {
             let commit = ["commit", "--quiet", "--allow-empty", "--message", "Files of the folder"];
             git(Some(&repository), in_folder(&commit)).await?;
@@ -213,8 +265,13 @@ pub fn check_url(url: &str) -> anyhow::Result<()> {
     let scp_like = scheme.is_none() && !url.starts_with('/') && url.contains(':');
     let known = matches!(scheme, Some("https" | "http" | "ssh" | "file"));
     let absolute = scheme.is_none() && url.starts_with('/');
-    if url.starts_with('-') || url.contains("::") && scheme.is_none() || !(known || scp_like || absolute) {
-        bail!("'{url}' is not a URL that can be fetched: use https://, ssh://, user@host:path, file:// or an absolute path");
+    if url.starts_with('-')
+        || url.contains("::") && scheme.is_none()
+        || !(known || scp_like || absolute)
+    {
+        bail!(
+            "'{url}' is not a URL that can be fetched: use https://, ssh://, user@host:path, file:// or an absolute path"
+        );
     }
     Ok(())
 }
@@ -235,14 +292,15 @@ async fn read_blobs(
     mirror: &Path,
     blobs: &BTreeMap<String, String>,
 ) -> anyhow::Result<BTreeMap<String, String>> {
-    let request: String = blobs.values().map(|object| format!("{object}\n")).collect();
+    let request = blobs.values().cloned().chain([String::new()]).collect::<Vec<_>>().join("\n");
     let output = run(Some(mirror), ["cat-file", "--batch"], request.as_bytes()).await?;
     let (mut rest, mut files) = (&output[..], BTreeMap::new());
     for path in blobs.keys() {
         let line_end = rest.iter().position(|&b| b == b'\n').context("git cat-file ended early")?;
         let header = std::str::from_utf8(&rest[..line_end])?;
         let size: usize = header.rsplit(' ').next().unwrap_or_default().parse()?;
-        let body = rest.get(line_end + 1..=line_end + 1 + size).context("git cat-file ended early")?;
+        let body =
+            rest.get(line_end + 1..=line_end + 1 + size).context("git cat-file ended early")?;
         rest = &rest[line_end + 1 + body.len()..];
         // What is not text (an image, say) cannot be imported.
         if let Ok(text) = std::str::from_utf8(&body[..size]) {
@@ -272,7 +330,9 @@ async fn run<S: AsRef<OsStr>>(
 ) -> anyhow::Result<Vec<u8>> {
     let mut command = Command::new("git");
     command.env_clear();
-    for name in ["PATH", "HOME", "SSH_AUTH_SOCK", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"] {
+    for name in
+        ["PATH", "HOME", "SSH_AUTH_SOCK", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"]
+    {
         command.envs(std::env::var_os(name).map(|value| (name, value)));
     }
     command
@@ -282,7 +342,14 @@ async fn run<S: AsRef<OsStr>>(
         .env("GIT_ALLOW_PROTOCOL", "https:http:ssh:file")
         .env("GIT_OPTIONAL_LOCKS", "0")
         .env("LC_ALL", "C")
-        .args(["-c", "safe.directory=*", "-c", "core.quotePath=false", "-c", "core.hooksPath=/dev/null"])
+        .args([
+            "-c",
+            "safe.directory=*",
+            "-c",
+            "core.quotePath=false",
+            "-c",
+            "core.hooksPath=/dev/null",
+        ])
         .args(["-c", "gc.auto=0", "-c", "core.fsmonitor=false"]);
     if let Some(repository) = repository {
         command.arg("--git-dir").arg(repository);

@@ -1,7 +1,26 @@
 //! The coordinator: API, webhooks, planning, dispatch and the agents' link.
+//!
+//! [`start`] opens the store, starts the reconcilers and serves. Everything that must happen is a row;
+//! what is in memory here only makes it happen sooner.
+
+pub mod app;
 pub mod config;
+mod dispatch;
 pub mod env;
+mod expiry;
 pub mod git;
-pub mod secrets;
-pub mod source;
+mod hints;
+pub mod http;
+mod inbox;
+mod link;
+mod metrics;
+mod planner;
+mod secrets;
+mod source;
+mod sources;
+mod start;
 pub mod tasks;
+mod waiting;
+mod watch;
+
+pub use start::{ADMIN_TOKEN_FILE, Running, StartOptions, Started, local_admin_token, start};

@@ -10,6 +10,7 @@ use aws_lc_rs::{
     aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey},
     constant_time, digest, hmac,
 };
+use shuntyard_protocol::agent::{AttemptId, AttemptKey};
 use zeroize::Zeroizing;
 
 use crate::env::Env;
@@ -21,6 +22,7 @@ const VERSION: u8 = 1;
 /// The key under which everything else is sealed.
 pub struct MasterKey {
     key: LessSafeKey,
+    derive: hmac::Key,
     check: String,
 }
 
@@ -38,8 +40,9 @@ impl MasterKey {
             bail!("the master key must be 64 hexadecimal digits");
         }
         let key = UnboundKey::new(&AES_256_GCM, &bytes).expect("the length was checked");
-        let check = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &bytes), b"shuntyard master key 1");
-        Ok(Self { key: LessSafeKey::new(key), check: hex::encode(check) })
+        let derive = hmac::Key::new(hmac::HMAC_SHA256, &bytes);
+        let check = hex::encode(hmac::sign(&derive, b"shuntyard master key 1"));
+        Ok(Self { key: LessSafeKey::new(key), derive, check })
     }
 
     /// Reads the key file, or makes one (mode 0600) at the first start.
@@ -47,10 +50,13 @@ impl MasterKey {
         match fs::read_to_string(path) {
             Ok(text) => {
                 let text = Zeroizing::new(text);
-                return Self::parse(&text).with_context(|| format!("master key {}", path.display()));
+                return Self::parse(&text)
+                    .with_context(|| format!("master key {}", path.display()));
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| format!("read master key {}", path.display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("read master key {}", path.display()));
+            }
         }
         let text = Zeroizing::new(env.secret());
         write_private(path, text.as_bytes())?;
@@ -60,6 +66,13 @@ impl MasterKey {
     /// A value that tells whether a database was sealed with this key, and nothing about it.
     pub fn check_value(&self) -> &str {
         &self.check
+    }
+
+    /// The key of an attempt. Derived, so that a repeated `begin` gets the same one from any
+    /// coordinator; rows have only its digest.
+    pub fn attempt_key(&self, id: AttemptId) -> AttemptKey {
+        let tag = hmac::sign(&self.derive, format!("shuntyard attempt key 1 {id}").as_bytes());
+        AttemptKey(hex::encode(tag))
     }
 
     pub fn seal(&self, env: &Env, purpose: &str, plain: &[u8]) -> Vec<u8> {
@@ -80,13 +93,17 @@ impl MasterKey {
             let (nonce, text) = rest.split_first_chunk::<NONCE_BYTES>()?;
             (*version == VERSION).then_some((*nonce, text))
         });
-        let Some((nonce, text)) = parts else { bail!("sealed value for {purpose} has an unknown form") };
+        let Some((nonce, text)) = parts else {
+            bail!("sealed value for {purpose} has an unknown form")
+        };
         let mut bytes = Zeroizing::new(text.to_vec());
         let nonce = Nonce::assume_unique_for_key(nonce);
         let length = self
             .key
             .open_in_place(nonce, Aad::from(purpose.as_bytes()), &mut bytes)
-            .map_err(|_| anyhow::anyhow!("sealed value for {purpose} does not open with this master key"))?
+            .map_err(|_| {
+                anyhow::anyhow!("sealed value for {purpose} does not open with this master key")
+            })?
             .len();
         bytes.truncate(length);
         Ok(bytes)
@@ -118,8 +135,12 @@ pub fn same_secret(a: &[u8], b: &[u8]) -> bool {
 pub fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let write = || -> std::io::Result<()> {
         let temp = path.with_extension("tmp");
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temp)?;
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temp)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temp, path)?;
@@ -167,7 +188,8 @@ mod tests {
         // From RFC 4231, test case 2.
         let signature = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         let body = b"what do ya want for nothing?";
-        let secrets = |list: &[&[u8]]| list.iter().map(|s| Zeroizing::new(s.to_vec())).collect::<Vec<_>>();
+        let secrets =
+            |list: &[&[u8]]| list.iter().map(|s| Zeroizing::new(s.to_vec())).collect::<Vec<_>>();
         assert!(hmac_matches(&secrets(&[b"old", b"Jefe"]), body, signature));
         assert!(!hmac_matches(&secrets(&[b"old"]), body, signature));
         assert!(!hmac_matches(&secrets(&[b"Jefe"]), body, "zz"));

@@ -32,5 +32,10 @@ pub fn normalise(body: &[u8]) -> anyhow::Result<Meaning> {
         },
     };
     let base = if matches!(kind, Kind::Push { .. }) { Base::New } else { Base::None };
-    Ok(Meaning::Event(Box::new(Incoming { kind, commit: body.commit, ref_name: body.ref_name, base })))
+    Ok(Meaning::Event(Box::new(Incoming {
+        kind,
+        commit: body.commit,
+        ref_name: body.ref_name,
+        base,
+    })))
 }

@@ -172,12 +172,15 @@ mod tests {
     #[test]
     fn a_pull_request_from_another_or_a_vanished_repository_is_a_fork() {
         for repo in [json!({"id": 2}), Value::Null] {
-            let Meaning::Ignored(reason) = read("pull_request", &pr(&repo), Forks::Ignore) else { panic!() };
+            let Meaning::Ignored(reason) = read("pull_request", &pr(&repo), Forks::Ignore) else {
+                panic!()
+            };
             assert!(reason.starts_with("fork: "), "{reason}");
             assert!(reason.contains("source set web --forks run"), "{reason}");
             assert!(matches!(read("pull_request", &pr(&repo), Forks::Run), Meaning::Event(_)));
         }
-        let Meaning::Event(event) = read("pull_request", &pr(&json!({"id": 1})), Forks::Ignore) else {
+        let Meaning::Event(event) = read("pull_request", &pr(&json!({"id": 1})), Forks::Ignore)
+        else {
             panic!()
         };
         assert_eq!(event.base, Base::Target(B.into()));

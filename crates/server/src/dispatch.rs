@@ -1,0 +1,238 @@
+//! Dispatch: queued jobs are claimed for agents that have room, and offered to them.
+//!
+//! Classes of jobs that the same agents can serve are claimed together, so that what is claimed can
+//! always be offered, and order and fairness hold among them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+};
+
+use anyhow::Context;
+use serde_json::{Map, Value, json};
+use shuntyard_core::{apply::Fact, event::Event, labels::Requirement, limits};
+use shuntyard_protocol::{
+    AgentId, Outcome,
+    agent::{AttemptId, Code, Containment, Spec, Upstream},
+    plan::{Action, Job, RunsOn, Selector},
+};
+use shuntyard_store::{Claimed, LabelClass, SpecParts, UpstreamParts};
+
+use crate::{app::App, link::Room, watch};
+
+/// Jobs that one claim takes at most.
+const CLAIM_MAX: usize = 256;
+/// Compiled classes that are kept in memory.
+const CLASSES_MAX: usize = 10_000;
+
+/// Compiled requirements by class. A class never changes.
+#[derive(Default)]
+pub struct Classes(Mutex<BTreeMap<i64, Arc<Requirement>>>);
+
+impl Classes {
+    /// Absent: it does not compile, which the plan's check rules out.
+    fn get(&self, class: &LabelClass) -> Option<Arc<Requirement>> {
+        let mut known = self.0.lock().expect("no panic while it is held");
+        if let Some(requirement) = known.get(&class.id) {
+            return Some(Arc::clone(requirement));
+        }
+        let requirement = Arc::new(Requirement::new(&class.runs_on).ok()?);
+        if known.len() >= CLASSES_MAX {
+            known.clear();
+        }
+        known.insert(class.id, Arc::clone(&requirement));
+        Some(requirement)
+    }
+}
+
+/// Label that ties a job to the agents of its org. Only the server sets it.
+pub fn org_label(org: &str) -> String {
+    format!("shunt:org:{org}")
+}
+
+/// Label of agents whose attempts cannot outlive or look beyond their unit.
+pub const CONTAINED: &str = "shunt:contained";
+
+/// What the server itself asks of the agents of a job.
+pub fn with_server_labels(mut runs_on: RunsOn, org: &str, untrusted: bool) -> RunsOn {
+    runs_on.labels.push(Selector::Exact(org_label(org)));
+    if untrusted {
+        runs_on.labels.push(Selector::Exact(CONTAINED.to_owned()));
+    }
+    runs_on
+}
+
+/// The labels that the server itself gives to an agent.
+pub fn server_labels(org: &str, containment: Containment) -> Vec<String> {
+    let contained = (containment == Containment::Namespace).then(|| CONTAINED.to_owned());
+    contained.into_iter().chain([org_label(org)]).collect()
+}
+
+/// One tick of the reconciler: offers until nothing more can be.
+pub async fn tick(app: &App) -> anyhow::Result<()> {
+    while round(app).await? {}
+    Ok(())
+}
+
+/// True: something was offered.
+async fn round(app: &App) -> anyhow::Result<bool> {
+    let mut rooms = app.agents.rooms();
+    if rooms.is_empty() {
+        return Ok(false);
+    }
+    let mut groups: BTreeMap<BTreeSet<AgentId>, Vec<i64>> = BTreeMap::new();
+    for class in app.store.queued_classes().await? {
+        let Some(requirement) = app.classes.get(&class) else { continue };
+        let able = rooms.iter().filter(|room| requirement.admits(&room.labels));
+        groups.entry(able.map(|room| room.agent).collect()).or_default().push(class.id);
+    }
+    groups.remove(&BTreeSet::new());
+    let mut offered = false;
+    for (able, classes) in groups {
+        let of_group = rooms.iter().filter(|room| able.contains(&room.agent));
+        let free = of_group.map(|room| room.free).sum::<usize>().min(CLAIM_MAX);
+        if free == 0 {
+            continue;
+        }
+        let limit = u32::try_from(free).expect("it is at most CLAIM_MAX");
+        let now = app.env.now();
+        let until = now + app.config.timers.offer;
+        let claimed = app.store.claim(&classes, limit, app.instance, until, now).await?;
+        for job in claimed {
+            offered = true;
+            offer(app, &mut rooms, &able, &job).await?;
+        }
+    }
+    Ok(offered)
+}
+
+async fn offer(
+    app: &App,
+    rooms: &mut [Room],
+    able: &BTreeSet<AgentId>,
+    job: &Claimed,
+) -> anyhow::Result<()> {
+    // The freest goes first; one that turned the job down before goes last.
+    let mut candidates: Vec<_> =
+        rooms.iter_mut().filter(|room| room.free > 0 && able.contains(&room.agent)).collect();
+    candidates.sort_by_key(|room| (job.refused.contains(&room.agent), usize::MAX - room.free));
+    for room in candidates {
+        if app.agents.offer(room.agent, job.id, &job.title) {
+            room.free -= 1;
+            return Ok(());
+        }
+        room.free = 0;
+    }
+    // Every agent left meanwhile: it goes back into the queue.
+    app.store.submit(Fact::OfferExpired { id: job.id, agent: None }).await?;
+    Ok(())
+}
+
+/// What a start carries: the spec and, for jobs with functions, the workflow folder.
+pub async fn spec(app: &App, id: AttemptId) -> anyhow::Result<Option<(Spec, Vec<u8>)>> {
+    let Some(parts) = app.store.spec_for(id.job).await? else { return Ok(None) };
+    if parts.job.attempt != id.attempt {
+        return Ok(None);
+    }
+    let job: Job = serde_json::from_value(parts.job.spec.clone()).context("spec of a job")?;
+    let has_functions = job.steps.iter().any(|step| matches!(step.action, Action::Function {}));
+    let folder = match (&parts.run.plan_key, has_functions) {
+        (Some(key), true) => {
+            let plan = app.store.plan(key).await?.with_context(|| format!("plan {key} is gone"))?;
+            plan.folder.into_bytes()
+        }
+        _ => Vec::new(),
+    };
+    Ok(Some((assemble(app, id, parts, job).await?, folder)))
+}
+
+async fn assemble(app: &App, id: AttemptId, parts: SpecParts, job: Job) -> anyhow::Result<Spec> {
+    let SpecParts { job: row, run, event, source, needs } = parts;
+    let millis = |d: std::time::Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+    let event: Event = serde_json::from_value(event.body).context("body of an event")?;
+    let code = match &source {
+        Some(source) => Some(Code {
+            url: watch::code_url(app, source).await?,
+            commit: event.commit.clone(),
+            ref_name: event.ref_name.clone(),
+        }),
+        None => None,
+    };
+    let mut env = run.env.clone();
+    env.extend(job.env);
+    Ok(Spec {
+        id,
+        run: run.id,
+        org: run.org,
+        source: run.source,
+        workflow: run.workflow,
+        file: run.file,
+        job: row.name,
+        title: row.title,
+        try_no: row.try_no,
+        run_number: run.number,
+        matrix: row.matrix,
+        event: serde_json::to_value(&event)?,
+        code,
+        checkout: job.checkout,
+        env,
+        timeout_ms: job.timeout_ms.unwrap_or(millis(limits::JOB_TIMEOUT_DEFAULT)),
+        grace_ms: job.grace_ms.unwrap_or(millis(limits::GRACE_DEFAULT)),
+        steps: job.steps,
+        parallels: job.parallels,
+        single: job.single,
+        needs: needs.into_iter().map(|(name, children)| (name, upstream(children))).collect(),
+        run_url: Some(app.run_url(run.id)),
+    })
+}
+
+/// One upstream as its dependants see it. A fan-out counts as one: all skipped is skipped, else its
+/// worst child.
+fn upstream(children: Vec<UpstreamParts>) -> Upstream {
+    use Outcome::{Cancelled, Failed, Lost, Skipped, Success, TimedOut};
+    let worst = [Failed, TimedOut, Lost, Cancelled, Success, Skipped];
+    let has = |outcome: &Outcome| children.iter().any(|child| child.outcome == Some(*outcome));
+    let outcome = worst.into_iter().find(has).unwrap_or(Skipped);
+    if let [single] = children.as_slice()
+        && single.matrix.is_none()
+    {
+        return Upstream { outcome, outputs: single.outputs.clone().unwrap_or(Value::Null) };
+    }
+    let mut merged = Map::new();
+    let mut by_matrix = Vec::with_capacity(children.len());
+    for child in children {
+        if let Some(Value::Object(outputs)) = &child.outputs {
+            merged.extend(outputs.clone());
+        }
+        by_matrix.push(json!({
+            "matrix": child.matrix,
+            "outcome": child.outcome,
+            "outputs": child.outputs,
+        }));
+    }
+    Upstream { outcome, outputs: json!({ "byMatrix": by_matrix, "merged": merged }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(id: i64) -> LabelClass {
+        let labels = vec![Selector::Exact(format!("l{id}"))];
+        LabelClass { id, runs_on: RunsOn { labels, exclude: vec![] } }
+    }
+
+    #[test]
+    fn classes_max_bounds_the_memory_of_many_classes() {
+        let classes = Classes::default();
+        for id in 0..=i64::try_from(CLASSES_MAX).unwrap() {
+            assert!(classes.get(&class(id)).is_some());
+        }
+        assert_eq!(classes.0.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn claim_max_fits_a_claim() {
+        assert!(u32::try_from(CLAIM_MAX).is_ok());
+    }
+}

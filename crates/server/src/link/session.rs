@@ -1,0 +1,251 @@
+//! One agent's link, from the upgrade to the end.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use axum::{
+    extract::{
+        State, WebSocketUpgrade,
+        ws::{Message, WebSocket},
+    },
+    response::Response,
+};
+use futures_util::{SinkExt, StreamExt, stream::SplitSink, stream::SplitStream};
+use shuntyard_protocol::{
+    AgentId,
+    agent::{FromAgent, Hello, ToAgent, VERSIONS, Verdict, Welcome},
+    frame,
+};
+use shuntyard_store::HeldAttempt;
+use tokio::{sync::mpsc, time};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    OUTGOING_MAX, Session,
+    frames::Frames,
+    handshake::{self, Admitted},
+};
+use crate::{
+    app::App,
+    dispatch,
+    http::error::{ApiResult, too_many},
+    secrets::sha256,
+};
+
+/// The handshake must end within this.
+const AUTH_TIMEOUT: Duration = Duration::from_secs(15);
+/// Links whose handshake has not ended.
+const UNAUTHENTICATED_MAX: usize = 256;
+/// Nothing was heard for this long, pongs included: the link is dead.
+const SILENCE_MAX: Duration = Duration::from_secs(45);
+const PING_PERIOD: Duration = Duration::from_secs(15);
+/// An agent that does not take a frame within this is cut off.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+static UNAUTHENTICATED: AtomicUsize = AtomicUsize::new(0);
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// A place among the links whose handshake has not ended.
+struct Place;
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        UNAUTHENTICATED.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// `GET /api/v1/agent/link`
+pub async fn upgrade(
+    State(app): State<Arc<App>>,
+    upgrade: WebSocketUpgrade,
+) -> ApiResult<Response> {
+    let place = Place;
+    if UNAUTHENTICATED.fetch_add(1, Ordering::Relaxed) >= UNAUTHENTICATED_MAX {
+        return Err(too_many("too many agents connect at once; try again"));
+    }
+    let upgrade = upgrade
+        .max_message_size(frame::FRAME_BYTES_MAX)
+        .max_frame_size(frame::FRAME_BYTES_MAX)
+        .read_buffer_size(16 * 1024)
+        .write_buffer_size(0);
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        if let Err(error) = serve(app, socket, place).await {
+            tracing::info!(error = format!("{error:#}"), "agent link closed");
+        }
+    }))
+}
+
+async fn serve(app: Arc<App>, socket: WebSocket, place: Place) -> anyhow::Result<()> {
+    let (mut sink, mut stream) = socket.split();
+    let hello = time::timeout(AUTH_TIMEOUT, greet(&app, &mut sink, &mut stream));
+    let (hello, admitted) = hello.await.context("handshake took too long")??;
+    drop(place);
+    let agent = admitted.agent.id;
+    let (outgoing, queue) = mpsc::channel(OUTGOING_MAX);
+    let close = CancellationToken::new();
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let welcome = welcome(&app, &admitted, &hello).await?;
+    let held = welcome.verdicts.iter().filter_map(|verdict| match verdict {
+        Verdict::Keep { id, .. } => Some(*id),
+        Verdict::Finish { .. } | Verdict::Kill { .. } => None,
+    });
+    let held: BTreeSet<_> = held.collect();
+    send(&mut sink, &ToAgent::Welcome(welcome)).await?;
+    app.agents.register(
+        agent,
+        Session {
+            serial,
+            org: admitted.agent.org.clone(),
+            labels: labels(&admitted),
+            slots: admitted.seen.slots as usize,
+            draining: admitted.agent.draining,
+            held,
+            outgoing: outgoing.clone(),
+            close: close.clone(),
+        },
+    );
+    tracing::info!(%agent, name = admitted.agent.name, "agent connected");
+    app.pokes.dispatch.poke();
+    let frames = Frames::new(Arc::clone(&app), agent, outgoing);
+    let ended = tokio::select! {
+        ended = read(&app, agent, &mut stream, frames) => ended,
+        ended = write(&mut sink, queue) => ended,
+        () = close.cancelled() => Err(anyhow::anyhow!("closed by this side")),
+        () = app.tasks.stop().cancelled() => Ok(()),
+    };
+    drop(time::timeout(Duration::from_secs(1), sink.close()).await);
+    if app.agents.unregister(agent, serial) {
+        app.store.agent_gone(agent, app.instance, app.env.now()).await?;
+    }
+    ended.with_context(|| format!("agent {agent}"))
+}
+
+fn labels(admitted: &Admitted) -> BTreeSet<String> {
+    let own = dispatch::server_labels(&admitted.agent.org, admitted.seen.containment);
+    admitted.seen.labels.iter().cloned().chain(own).collect()
+}
+
+type Sink = SplitSink<WebSocket, Message>;
+type Stream = SplitStream<WebSocket>;
+
+async fn greet(
+    app: &App,
+    sink: &mut Sink,
+    stream: &mut Stream,
+) -> anyhow::Result<(Hello, Admitted)> {
+    let nonce = app.env.secret();
+    send(sink, &ToAgent::Challenge { versions: VERSIONS, nonce: nonce.clone() }).await?;
+    // Whatever else comes before the agent is known is dropped.
+    let hello = loop {
+        let Some(message) = stream.next().await else { bail!("closed before its hello") };
+        if let Message::Binary(bytes) = message?
+            && let (FromAgent::Hello(hello), _) = frame::decode(&bytes)?
+        {
+            break hello;
+        }
+    };
+    match handshake::admit(app, &hello, &nonce).await {
+        Ok(admitted) => Ok((hello, admitted)),
+        Err(refusal) => {
+            let code = refusal.code.to_owned();
+            send(sink, &ToAgent::Rejected { code, message: refusal.message.clone() }).await?;
+            sink.close().await?;
+            bail!("agent '{}' was turned away: {}: {}", hello.name, refusal.code, refusal.message)
+        }
+    }
+}
+
+async fn welcome(app: &App, admitted: &Admitted, hello: &Hello) -> anyhow::Result<Welcome> {
+    let (agent, now) = (admitted.agent.id, app.env.now());
+    if !app.store.agent_seen(agent, &admitted.seen, app.instance, now).await? {
+        bail!("the agent was revoked meanwhile");
+    }
+    let held: Vec<_> = hello
+        .attempts
+        .iter()
+        .map(|held| HeldAttempt {
+            id: held.id,
+            key_hash: held.key.as_ref().map(|key| sha256(key.0.as_bytes())),
+        })
+        .collect();
+    let verdicts = app.store.reconcile(agent, app.instance, &held).await?;
+    Ok(Welcome {
+        version: admitted.version,
+        agent,
+        instance: app.instance,
+        now,
+        timers: app.config.timers.for_agents(),
+        verdicts,
+    })
+}
+
+async fn send(sink: &mut Sink, frame: &ToAgent) -> anyhow::Result<()> {
+    let bytes = frame::encode(frame, b"")?;
+    time::timeout(WRITE_TIMEOUT, sink.send(Message::Binary(bytes.into()))).await??;
+    Ok(())
+}
+
+async fn read(
+    app: &App,
+    agent: AgentId,
+    stream: &mut Stream,
+    mut frames: Frames,
+) -> anyhow::Result<()> {
+    let mut beats = time::interval(PING_PERIOD);
+    let mut heard = app.env.now();
+    loop {
+        tokio::select! {
+            // Answers first: they make room for more frames.
+            biased;
+            reply = frames.next_reply(), if frames.has_pending() => frames.answer(reply?).await?,
+            message = stream.next(), if frames.has_room() => {
+                let Some(message) = message else { return Ok(()) };
+                heard = app.env.now();
+                match message? {
+                    Message::Binary(bytes) => {
+                        let (header, payload) = frame::decode(&bytes)?;
+                        frames.take(header, payload).await?;
+                    }
+                    Message::Close(_) => return Ok(()),
+                    Message::Text(_) => bail!("frames are binary"),
+                    Message::Ping(_) | Message::Pong(_) => {}
+                }
+            }
+            _ = beats.tick() => {
+                if app.env.now().since(heard) > SILENCE_MAX {
+                    bail!("nothing heard for {} s", SILENCE_MAX.as_secs());
+                }
+                app.store.agent_beat(agent, app.env.now()).await?;
+            }
+        }
+    }
+}
+
+async fn write(sink: &mut Sink, mut queue: mpsc::Receiver<Vec<u8>>) -> anyhow::Result<()> {
+    let mut pings = time::interval(PING_PERIOD);
+    loop {
+        let message = tokio::select! {
+            frame = queue.recv() => match frame {
+                Some(frame) => Message::Binary(frame.into()),
+                None => return Ok(()),
+            },
+            _ = pings.tick() => Message::Ping(Vec::new().into()),
+        };
+        // What queued up meanwhile goes out with one flush.
+        let batch = async {
+            sink.feed(message).await?;
+            while let Ok(frame) = queue.try_recv() {
+                sink.feed(Message::Binary(frame.into())).await?;
+            }
+            sink.flush().await
+        };
+        time::timeout(WRITE_TIMEOUT, batch).await.context("the agent does not read")??;
+    }
+}

@@ -1,0 +1,293 @@
+//! Starting a coordinator, and stopping it.
+
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context, bail};
+use axum_server::{Handle, tls_rustls::RustlsConfig};
+use shuntyard_protocol::{InstanceId, api::NewToken};
+use shuntyard_script::Launcher;
+use shuntyard_store::{Database, Instance, Options, Store};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    app::{App, Pokes, Shared},
+    config::Config,
+    dispatch::{self, Classes},
+    env::Env,
+    expiry,
+    git::Git,
+    hints, http,
+    http::{auth::EVERY_ORG, hooks::Unverified},
+    inbox,
+    link::Agents,
+    metrics::Metrics,
+    planner::PlanCache,
+    secrets::{MasterKey, write_private},
+    tasks::{Poke, Tasks},
+    watch,
+};
+
+/// File in the data folder with the token that the first start makes.
+pub const ADMIN_TOKEN_FILE: &str = "admin-token";
+/// How often an instance says that it lives, and measures the database's clock.
+const BEAT_PERIOD: Duration = Duration::from_secs(10);
+/// Safety net of reconcilers that are poked.
+const POLL_PERIOD: Duration = Duration::from_secs(5);
+/// Open requests are given this long when the process stops.
+const STOP_GRACE: Duration = Duration::from_secs(3);
+/// Life of the first admin token.
+const ADMIN_TTL: Duration = Duration::from_hours(24 * 3650);
+
+/// What [`start`] needs besides the configuration.
+pub struct StartOptions {
+    pub config: Config,
+    pub env: Env,
+    /// How to start the child that evaluates workflow files.
+    pub launcher: Launcher,
+    pub stop: CancellationToken,
+    /// Where to listen when `config.listen` is taken: the next free ports.
+    pub next_free_port: bool,
+}
+
+/// A coordinator that is ready.
+pub struct Running {
+    pub app: Shared,
+    pub address: SocketAddr,
+    handle: Handle<SocketAddr>,
+}
+
+/// What the start found out.
+pub struct Started {
+    pub running: Running,
+    /// Made by this start; it is also in [`ADMIN_TOKEN_FILE`].
+    pub first_admin_token: Option<String>,
+}
+
+/// Opens the store, starts everything and returns when it serves.
+///
+/// # Errors
+/// When the address is taken, the database cannot be opened, the master key is not the database's,
+/// or the configuration is unsafe.
+pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
+    let StartOptions { config, env, launcher, stop, next_free_port } = options;
+    config.check()?;
+    let data = config.data_dir.clone();
+    make_private_dir(&data)?;
+    let listener = listen(config.listen, next_free_port)?;
+    let address = listener.local_addr().context("address of the listener")?;
+    let key_file = config.master_key_file.clone().unwrap_or_else(|| data.join("master.key"));
+    let key = MasterKey::load_or_create(&key_file, &env)?;
+    let instance = InstanceId::mint(env.now(), env.random());
+    let clock = env.clone();
+    let (store, writers) = Store::open(Options {
+        database: database(&config)?,
+        segments: Some(data.join("segments")),
+        instance,
+        clock: Arc::new(move || clock.now()),
+    })
+    .await?;
+    let cluster = env.secret();
+    let row = store.cluster(&cluster[..32], key.check_value().as_bytes(), env.now()).await?;
+    if row.key_check != key.check_value().as_bytes() {
+        bail!(
+            "the database was sealed with another master key than {}: put the right one there, or set \
+             master_key_file",
+            key_file.display()
+        );
+    }
+    let url = config.base_url(address);
+    let tasks = Tasks::new(stop);
+    for writer in writers {
+        tasks.spawn("store writer", writer.run());
+    }
+    let app = Arc::new(App {
+        git: Git::new(data.join("mirrors")),
+        env,
+        store,
+        tasks,
+        key,
+        launcher,
+        instance,
+        cluster: row.id,
+        url,
+        agents: Agents::default(),
+        plans: PlanCache::default(),
+        classes: Classes::default(),
+        pokes: Pokes::default(),
+        unverified: Unverified::default(),
+        metrics: Metrics::default(),
+        config,
+    });
+    let first_admin_token = first_admin_token(&app).await?;
+    beat(&app, app.env.now()).await?;
+    spawn_reconcilers(&app);
+    let handle = serve(&app, listener).await?;
+    Ok(Started { running: Running { app, address, handle }, first_admin_token })
+}
+
+impl Running {
+    /// Stops serving, then everything else. What was promised stays in the database.
+    pub async fn stop(self) {
+        self.handle.graceful_shutdown(Some(STOP_GRACE));
+        self.app.tasks.shut_down().await;
+        drop(self.app.store.remove_instance(self.app.instance).await);
+        self.app.store.close().await;
+    }
+}
+
+fn database(config: &Config) -> anyhow::Result<Database> {
+    let url = match (&config.database.url, &config.database.url_file) {
+        (Some(_), Some(_)) => bail!("database.url and database.url_file exclude each other"),
+        (Some(url), None) => Some(url.clone()),
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(path);
+            Some(text.with_context(|| format!("read {}", path.display()))?.trim().to_owned())
+        }
+        (None, None) => None,
+    };
+    match url {
+        None => Ok(Database::Sqlite(config.data_dir.join("shuntyard.db"))),
+        Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+            Ok(Database::Postgres(url))
+        }
+        Some(_) => bail!("database.url must begin with postgres://"),
+    }
+}
+
+fn make_private_dir(path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .with_context(|| format!("make the data folder {}", path.display()))
+}
+
+fn listen(address: SocketAddr, next_free: bool) -> anyhow::Result<std::net::TcpListener> {
+    let ports = address.port()..=if next_free {
+        address.port().saturating_add(100)
+    } else {
+        address.port()
+    };
+    let mut last = None;
+    for port in ports {
+        match std::net::TcpListener::bind((address.ip(), port)) {
+            Ok(listener) => {
+                listener.set_nonblocking(true).context("make the listener non-blocking")?;
+                return Ok(listener);
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    let error = last.map(anyhow::Error::from).unwrap_or_else(|| anyhow::anyhow!("no port"));
+    Err(error).with_context(|| {
+        format!("cannot listen on {address}; is another server running? --listen chooses another address")
+    })
+}
+
+async fn serve(
+    app: &Shared,
+    listener: std::net::TcpListener,
+) -> anyhow::Result<Handle<SocketAddr>> {
+    let router = http::router(Arc::clone(app));
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    let handle = Handle::new();
+    let (serving, tls) = (handle.clone(), app.config.tls.clone());
+    match tls {
+        None => {
+            let server = axum_server::from_tcp(listener).context("serve")?.handle(serving);
+            app.tasks.spawn("http", async move {
+                if let Err(error) = server.serve(service).await {
+                    tracing::error!(%error, "http server ended");
+                }
+            });
+        }
+        Some(tls) => {
+            let config =
+                RustlsConfig::from_pem_file(&tls.cert, &tls.key).await.with_context(|| {
+                    format!(
+                        "read the certificate {} and key {}",
+                        tls.cert.display(),
+                        tls.key.display()
+                    )
+                })?;
+            let server =
+                axum_server::from_tcp_rustls(listener, config).context("serve")?.handle(serving);
+            app.tasks.spawn("https", async move {
+                if let Err(error) = server.serve(service).await {
+                    tracing::error!(%error, "https server ended");
+                }
+            });
+        }
+    }
+    Ok(handle)
+}
+
+fn spawn_reconcilers(app: &Shared) {
+    let changes = app.store.changes();
+    app.tasks.spawn("hints", hints::forward(Arc::clone(app), changes));
+    let reconcile = |name, period, poke: &Poke, tick: fn(Shared) -> Tick| {
+        let app_of_tick = Arc::clone(app);
+        app.tasks.reconcile(name, period, poke.clone(), move || tick(Arc::clone(&app_of_tick)));
+    };
+    reconcile("inbox", POLL_PERIOD, &app.pokes.inbox, |app| {
+        Box::pin(async move { inbox::tick(&app).await })
+    });
+    reconcile("dispatch", POLL_PERIOD, &app.pokes.dispatch, |app| {
+        Box::pin(async move { dispatch::tick(&app).await })
+    });
+    reconcile("expiry", expiry::PERIOD, &Poke::default(), |app| {
+        Box::pin(async move { expiry::tick(&app).await })
+    });
+    reconcile("watch", app.config.watch_period, &app.pokes.watch, |app| {
+        Box::pin(async move { watch::tick(&app).await })
+    });
+    let started = app.env.now();
+    let beating = Arc::clone(app);
+    app.tasks.reconcile("beat", BEAT_PERIOD, Poke::default(), move || {
+        let app = Arc::clone(&beating);
+        async move { beat(&app, started).await }
+    });
+}
+
+type Tick = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
+
+/// Says that this instance lives, and sets the clock by the database's.
+async fn beat(app: &App, started_at: shuntyard_protocol::Timestamp) -> anyhow::Result<()> {
+    app.env.adjust(app.store.db_now().await?);
+    let instance = Instance {
+        id: app.instance,
+        name: "coordinator".to_owned(),
+        url: Some(app.url.clone()),
+        software: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at,
+        beat_at: app.env.now(),
+    };
+    Ok(app.store.beat(&instance).await?)
+}
+
+/// The first start of a cluster makes a token for its owner.
+async fn first_admin_token(app: &App) -> anyhow::Result<Option<String>> {
+    let path = app.config.data_dir.join(ADMIN_TOKEN_FILE);
+    let known = app.store.tokens(None).await?.iter().any(|token| token.kind == "api");
+    if known || path.exists() {
+        return Ok(None);
+    }
+    let secret = local_admin_token(app, "first admin").await?;
+    write_private(&path, secret.as_bytes())?;
+    Ok(Some(secret))
+}
+
+/// Makes an admin token for whoever may read this machine's data folder.
+pub async fn local_admin_token(app: &App, name: &str) -> anyhow::Result<String> {
+    let new = NewToken {
+        name: name.to_owned(),
+        kind: "api".to_owned(),
+        role: Some("admin".to_owned()),
+        org: None,
+        ttl_ms: Some(u64::try_from(ADMIN_TTL.as_millis())?),
+        uses: None,
+    };
+    let created = http::tokens::make(app, &new, EVERY_ORG, "this machine").await;
+    Ok(created.map_err(|error| anyhow::anyhow!("make a token: {}", error.code()))?.secret)
+}
