@@ -67,6 +67,7 @@ pub(crate) struct Online {
     pub timers: Timers,
     /// Coordinator's time minus this host's.
     pub offset_ms: i64,
+    #[serde(deserialize_with = "shuntyard_protocol::offsets::deserialize")]
     pub log: BTreeMap<u32, u64>,
     pub facts: u64,
     /// Only what is in the spool is still wanted.
