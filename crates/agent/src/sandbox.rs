@@ -198,6 +198,7 @@ impl Unit {
                 gid: user.gid,
                 groups: user.groups.clone(),
             }),
+            keep_mounting: false,
             die_with_parent: true,
         };
         entry.apply(&mut command);
@@ -290,7 +291,8 @@ async fn start_init(launcher: &Launcher, view: init::View) -> Result<Init, Sandb
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     // Out of reach of a terminal's signals, like everything below it.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    sys::Entry { die_with_parent: true, ..sys::Entry::default() }.apply(&mut command);
+    let keep_mounting = !getuid().is_root();
+    sys::Entry { die_with_parent: true, keep_mounting, ..sys::Entry::default() }.apply(&mut command);
     let mut command = Command::from(command);
     command.kill_on_drop(true);
     let mut child = command.spawn().map_err(system("start the unit's init"))?;

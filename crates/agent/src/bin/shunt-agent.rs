@@ -5,6 +5,7 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 use anyhow::Context as _;
 use clap::Parser;
 use shuntyard_agent::{AgentConfig, Control, Launcher, Secret, hidden_command};
+use shuntyard_protocol::agent::Containment;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -35,12 +36,24 @@ struct Args {
     /// User that commands run as.
     #[arg(long)]
     run_as: Option<String>,
+    /// The most containment to use: namespace, subreaper or none. Default: what the host can do.
+    #[arg(long, value_parser = containment)]
+    containment: Option<Containment>,
     /// Further host variables that commands may see.
     #[arg(long = "pass-env")]
     pass_env: Vec<String>,
     /// PEM file with the authority of the coordinators' certificates.
     #[arg(long)]
     ca_file: Option<PathBuf>,
+}
+
+fn containment(text: &str) -> Result<Containment, String> {
+    match text {
+        "namespace" => Ok(Containment::Namespace),
+        "subreaper" => Ok(Containment::Subreaper),
+        "none" => Ok(Containment::None),
+        _ => Err("expected namespace, subreaper or none".into()),
+    }
 }
 
 fn main() -> ExitCode {
@@ -72,6 +85,7 @@ async fn start(args: Args) -> anyhow::Result<()> {
     config.labels = args.labels;
     config.slots = args.slots;
     config.run_as = args.run_as;
+    config.containment = args.containment;
     config.pass_env = args.pass_env;
     config.ca_file = args.ca_file;
     let (control, receiver) = watch::channel(Control::Run);

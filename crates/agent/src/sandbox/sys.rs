@@ -13,6 +13,10 @@ use std::{
     process::Command,
 };
 
+use rustix::thread::{
+    CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities,
+};
+
 /// What a forked child becomes before it runs its program.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
@@ -23,6 +27,8 @@ pub(super) struct Entry {
     /// Drop the capabilities that would let root undo the unit.
     pub drop_capabilities: bool,
     pub user: Option<Ids>,
+    /// Keep the right to mount over `exec`, in a user namespace of our own.
+    pub keep_mounting: bool,
     /// SIGKILL for the child when the thread that forks it ends.
     pub die_with_parent: bool,
 }
@@ -58,8 +64,19 @@ fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Without root the capabilities of a new user namespace end at `exec`, except ambient ones.
+fn keep_mounting() -> io::Result<()> {
+    let mut sets = capabilities(None)?;
+    sets.inheritable |= CapabilitySet::SYS_ADMIN;
+    set_capabilities(None, sets)?;
+    Ok(configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)?)
+}
+
 impl Entry {
     fn enter(&self) -> io::Result<()> {
+        if self.keep_mounting {
+            keep_mounting()?;
+        }
         // SAFETY: plain system calls on values that live as long as `self`; none of them touches
         // memory other than what the pointers here name, and all are async-signal-safe.
         #[expect(unsafe_code, reason = "system calls without a safe wrapper after fork")]

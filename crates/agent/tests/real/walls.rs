@@ -7,7 +7,7 @@ use shuntyard_protocol::{
 
 use crate::{
     coordinator::{Manners, Seen},
-    world::{World, sh, spec},
+    world::{World, runs, sh, spec, unique_sleep},
 };
 
 /// What every kind of agent must keep to.
@@ -111,4 +111,33 @@ async fn the_source_is_there_and_a_missing_commit_fails_with_the_reason() {
     let end = seen.end().unwrap();
     assert_eq!(end.outcome, Outcome::Failed);
     assert!(end.reason.as_deref().unwrap().contains("cannot get the source code"), "{end:?}");
+}
+
+#[tokio::test]
+async fn without_namespaces_another_user_still_sees_no_data_and_leaves_nothing() {
+    let args = ["--run-as", "nobody", "--containment", "subreaper"];
+    let world = World::with_args(Manners::default(), &args).await;
+    let sleep = unique_sleep();
+    let mut spec = spec(vec![
+        sh("ls $DATA || true; ls $DATA/attempts || true; cat $DATA/agent.key || true; \
+            cat /proc/$PPID/environ | wc -c || true"),
+        sh(&format!("setsid sleep {sleep} & sleep {sleep} & echo up")),
+        sh("echo after"),
+    ]);
+    spec.env.insert("DATA".into(), world.data().to_string_lossy().into_owned());
+    let id = world.coordinator.submit(spec, b"{}");
+    let seen = world.coordinator.ended(id).await;
+    assert_eq!(seen.text(1).matches("Permission denied").count(), 4, "{}", seen.text(1));
+    assert_eq!((seen.text(2).as_str(), seen.text(3).as_str()), ("up\n", "after\n"));
+    assert!(!runs(&sleep));
+    assert_eq!(world.coordinator.hellos()[0].containment, Containment::Subreaper);
+}
+
+#[tokio::test]
+async fn a_root_agent_without_containment_or_another_user_refuses_to_start() {
+    let mut world = World::with_args(Manners::default(), &["--containment", "subreaper"]).await;
+    let status = world.agent.take().unwrap().wait().unwrap();
+    assert!(!status.success());
+    let log = std::fs::read_to_string(world.temp.path().join("agent.log")).unwrap();
+    assert!(log.contains("run_as"), "{log}");
 }
