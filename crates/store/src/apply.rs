@@ -1,9 +1,9 @@
 //! Applying facts: lock, load, let `core` decide, write, commit.
 
 pub(crate) mod batch;
-mod load;
+pub(crate) mod load;
 mod rows;
-mod save;
+pub(crate) mod save;
 pub(crate) mod save_queue;
 pub(crate) mod writer;
 

@@ -12,7 +12,7 @@ use shuntyard_protocol::{
 use crate::{
     Store,
     column::row,
-    db::{Tx, on},
+    db::{Tx, clean, on},
     delivery,
     error::{During, StoreError},
     seed::{self, JobSeed, RunSeed},
@@ -185,8 +185,8 @@ async fn put_event(tx: &mut Tx, event: &NewEvent, now: Timestamp) -> Result<Even
     let during = "store an event";
     on!(tx, Db, c => sqlx::query(INSERT_EVENT)
         .bind(event.id.uuid()).bind(&event.org).bind(event.source.uuid()).bind(&event.kind)
-        .bind(&event.event_key).bind(clean(&event.ref_name)).bind(clean(&event.branch))
-        .bind(&event.commit).bind(clean(&event.actor)).bind(clean(&event.title))
+        .bind(&event.event_key).bind(event.ref_name.as_deref().map(clean)).bind(event.branch.as_deref().map(clean))
+        .bind(&event.commit).bind(event.actor.as_deref().map(clean)).bind(event.title.as_deref().map(clean))
         .bind(event.body.to_string()).bind(now.0).execute(c).await.map(drop))
     .during(during)?;
     let id = match &event.event_key {
@@ -236,10 +236,10 @@ fn seed(event: &NewEvent, id: EventId, run: &NewRun) -> RunSeed {
         workflow: run.workflow.clone(),
         file: run.file.clone(),
         plan_key: run.plan_key.clone(),
-        ref_name: clean(&event.ref_name),
-        branch: clean(&event.branch),
+        ref_name: event.ref_name.as_deref().map(clean),
+        branch: event.branch.as_deref().map(clean),
         commit_sha: event.commit.clone(),
-        title: clean(&event.title),
+        title: event.title.as_deref().map(clean),
         env: serde_json::to_string(&run.env).expect("texts are JSON"),
         rerun_of: None,
         jobs: run.jobs.iter().map(job_seed).collect(),
@@ -264,9 +264,4 @@ fn job_seed(job: &NewJob) -> JobSeed {
             .collect(),
         carried: None,
     }
-}
-
-/// A text from outside, without the one character that PostgreSQL cannot store.
-fn clean(text: &Option<String>) -> Option<String> {
-    text.as_ref().map(|text| text.replace('\0', "\u{fffd}"))
 }

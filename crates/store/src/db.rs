@@ -208,3 +208,8 @@ fn lite_pool(connections: u32) -> SqlitePoolOptions {
 async fn memory_pool() -> sqlx::Result<SqlitePool> {
     lite_pool(1).connect_with(SqliteConnectOptions::new().in_memory(true)).await
 }
+
+/// A text from outside, without the one character that PostgreSQL cannot store in a text.
+pub(crate) fn clean(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}

@@ -25,18 +25,18 @@ use crate::{
 
 /// What the batch needs of the database.
 #[derive(Default)]
-pub(super) struct Scope {
-    pub(super) jobs: BTreeSet<JobId>,
+pub(crate) struct Scope {
+    pub(crate) jobs: BTreeSet<JobId>,
     /// Runs of which all open jobs are needed.
-    pub(super) whole_runs: BTreeSet<RunId>,
-    pub(super) attempts: BTreeSet<AttemptId>,
-    pub(super) steps: BTreeSet<(AttemptId, u32)>,
+    pub(crate) whole_runs: BTreeSet<RunId>,
+    pub(crate) attempts: BTreeSet<AttemptId>,
+    pub(crate) steps: BTreeSet<(AttemptId, u32)>,
     /// A job may end, so that its neighbours matter.
-    pub(super) may_end: bool,
+    pub(crate) may_end: bool,
 }
 
 impl Scope {
-    pub(super) fn of(facts: &[Fact]) -> Self {
+    pub(crate) fn of(facts: &[Fact]) -> Self {
         let mut scope = Self::default();
         for fact in facts {
             match fact.subject() {
@@ -83,7 +83,7 @@ impl Scope {
 
 /// Loads and locks everything in `scope`; `logged` are attempts whose logs grow. Also returns how
 /// many log bytes each loaded attempt has.
-pub(super) async fn load(
+pub(crate) async fn load(
     tx: &mut Tx,
     scope: &Scope,
     logged: &BTreeSet<AttemptId>,
@@ -107,7 +107,7 @@ pub(super) async fn load(
 }
 
 /// Loads everything behind `groups`, however far: a cascade of skips runs through it.
-pub(super) async fn load_behind(
+pub(crate) async fn load_behind(
     tx: &mut Tx,
     groups: &[GroupKey],
     loaded: &mut Loaded,

@@ -6,12 +6,12 @@ use sqlx::QueryBuilder;
 
 use super::{portions, save_queue};
 use crate::{
-    db::{Tx, on},
+    db::{Tx, clean, on},
     error::{During, StoreError},
 };
 
 /// Writes everything that a decision touched.
-pub(super) async fn save(
+pub(crate) async fn save(
     tx: &mut Tx,
     decision: &Decision,
     now: Timestamp,
@@ -29,7 +29,7 @@ pub(super) async fn save(
 }
 
 /// Runs of which anything changed that a reader sees.
-pub(super) fn revised(loaded: &Loaded, touched: &Touched) -> Vec<RunId> {
+pub(crate) fn revised(loaded: &Loaded, touched: &Touched) -> Vec<RunId> {
     let mut runs = touched.runs.clone();
     let of_steps = touched.steps.iter().map(|(id, _)| id.job);
     let jobs = touched.jobs.iter().copied().chain(of_steps);
@@ -53,8 +53,8 @@ async fn save_runs(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<()
                 row.push_bind(id.uuid())
                     .push_bind(run.state.as_str())
                     .push_bind(cancel.map(|cancel| cancel.force))
-                    .push_bind(cancel.map(|cancel| cancel.reason.as_str()))
-                    .push_bind(cancel.map(|cancel| cancel.by.as_str()));
+                    .push_bind(cancel.map(|cancel| clean(&cancel.reason)))
+                    .push_bind(cancel.map(|cancel| clean(&cancel.by)));
                 for count in [
                     n.waiting, n.running, n.success, n.failed, n.timed_out, n.cancelled,
                     n.skipped, n.lost, n.tolerated,
@@ -87,15 +87,15 @@ async fn save_jobs(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<()
                 let cancel = job.cancel.as_ref();
                 row.push_bind(id.uuid())
                     .push_bind(job.state.as_str())
-                    .push_bind(job.reason.as_deref())
+                    .push_bind(job.reason.as_deref().map(clean))
                     .push_bind(i64::from(job.attempt))
                     .push_bind(i64::from(job.try_no))
                     .push_bind(i64::from(job.abandoned))
                     .push_bind(i64::from(job.waiting_for))
                     .push_bind(agents(&job.refused))
                     .push_bind(cancel.map(|cancel| cancel.force))
-                    .push_bind(cancel.map(|cancel| cancel.reason.as_str()))
-                    .push_bind(cancel.map(|cancel| cancel.by.as_str()))
+                    .push_bind(cancel.map(|cancel| clean(&cancel.reason)))
+                    .push_bind(cancel.map(|cancel| clean(&cancel.by)))
                     .push_bind(job.queue_seq)
                     .push_bind(job.queued_at.map(|at| at.0))
                     .push_bind(job.started_at.map(|at| at.0))
@@ -150,7 +150,7 @@ async fn save_attempts(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Resul
                     .push_bind(attempt.release_at.map(|at| at.0))
                     .push_bind(attempt.renewed_at.map(|at| at.0))
                     .push_bind(attempt.seq.cast_signed())
-                    .push_bind(attempt.reason.as_deref())
+                    .push_bind(attempt.reason.as_deref().map(clean))
                     .push_bind(attempt.late.map(shuntyard_protocol::Outcome::as_str))
                     .push_bind(attempt.end.as_ref().map(json))
                     .push_bind(attempt.started_at.map(|at| at.0))
@@ -179,7 +179,7 @@ async fn save_steps(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<(
                     .push_bind(step.started_at.map(|at| at.0))
                     .push_bind(step.ended_at.map(|at| at.0))
                     .push_bind(step.exit_code.map(i64::from))
-                    .push_bind(step.error.as_deref())
+                    .push_bind(step.error.as_deref().map(clean))
                     .push_bind(step.outputs.as_ref().map(json))
                     .push_bind(i64::from(step.tries));
             });

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Takes jobs out of the queue.
-pub(super) async fn dequeue(tx: &mut Tx, jobs: &BTreeSet<JobId>) -> Result<(), StoreError> {
+pub(crate) async fn dequeue(tx: &mut Tx, jobs: &BTreeSet<JobId>) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
     for ids in portions(&ids, 1) {
         on!(tx, Db, c => {
