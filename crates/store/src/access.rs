@@ -42,7 +42,7 @@ row! {
 pub(crate) const INSERT: &str = "insert into access_log \
     (at, org, actor, action, subject, detail, address) values ($1, $2, $3, $4, $5, $6, $7)";
 pub(crate) const LIST: &str = "select * from access_log \
-    where ($1 is null or org = $1) and seq < $2 order by seq desc limit $3";
+    where (org = $1 or $1 is null) and seq < $2 order by seq desc limit $3";
 
 impl Store {
     pub async fn insert_access(&self, new: &NewAccess, now: Timestamp) -> Result<(), StoreError> {

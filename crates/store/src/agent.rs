@@ -59,7 +59,7 @@ pub(crate) const DRAINING: &str = "update agent set draining = $2 where id = $1"
 pub(crate) const REVOKE: &str = "update agent set revoked_at = $2, revoked_by = $3 \
     where id = $1 and revoked_at is null";
 pub(crate) const LIST: &str =
-    "select * from agent where ($1 is null or org = $1) order by name, id";
+    "select * from agent where (org = $1 or $1 is null) order by name, id";
 
 /// What became of an enrolment.
 #[derive(Clone, Debug, PartialEq)]

@@ -95,7 +95,7 @@ pub(crate) const RUN_OF_EVENT: &str =
     "select id from run where event_id = $1 and workflow = $2 and rerun_of is null";
 pub(crate) const LOCK_EVENT: &str = "update event set created_at = created_at where id = $1";
 pub(crate) const QUEUE_DEPTH: &str =
-    "select count(*) from (select 1 from queue where org = $1 limit $2) as some";
+    "select count(*) from (select 1 from queue where org = $1 limit $2) as waiting";
 
 impl Store {
     /// Stores an event and its runs, and ends the delivery that brought it with `outcome`, all or
@@ -183,12 +183,15 @@ async fn ended_delivery(tx: &mut Tx, id: DeliveryId) -> Result<Option<EventId>, 
 /// bring the same event follow one another.
 async fn put_event(tx: &mut Tx, event: &NewEvent, now: Timestamp) -> Result<EventId, StoreError> {
     let during = "store an event";
-    on!(tx, Db, c => sqlx::query(INSERT_EVENT)
+    let rows = on!(tx, Db, c => sqlx::query(INSERT_EVENT)
         .bind(event.id.uuid()).bind(&event.org).bind(event.source.uuid()).bind(&event.kind)
         .bind(&event.event_key).bind(event.ref_name.as_deref().map(clean)).bind(event.branch.as_deref().map(clean))
         .bind(&event.commit).bind(event.actor.as_deref().map(clean)).bind(event.title.as_deref().map(clean))
-        .bind(event.body.to_string()).bind(now.0).execute(c).await.map(drop))
+        .bind(event.body.to_string()).bind(now.0).execute(c).await.map(|done| done.rows_affected()))
     .during(during)?;
+    if rows == 1 {
+        return Ok(event.id);
+    }
     let id = match &event.event_key {
         None => event.id,
         Some(key) => {

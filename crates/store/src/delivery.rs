@@ -101,7 +101,7 @@ pub(crate) const RETRY: &str = "update delivery set next_at = $2, error = $3, ow
 pub(crate) const BY_ID: &str = "select * from delivery where id = $1";
 pub(crate) const LIST: &str = "select id, org, source_id, delivery_key, kind, state, outcome, \
     event_id, tries, error, created_at, ended_at from delivery \
-    where ($1 is null or org = $1) and ($2 is null or source_id = $2) \
+    where (org = $1 or $1 is null) and (source_id = $2 or $2 is null) \
     and (created_at, id) < ($3, $4) order by created_at desc, id desc limit $5";
 
 impl Store {

@@ -86,19 +86,18 @@ impl StoreError {
             | Self::Unavailable { .. }
             | Self::Closed => return false,
         };
-        match source {
-            sqlx::Error::Database(error) => error.code().is_some_and(|code| is_data_error(&code)),
-            sqlx::Error::Encode(_) | sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } => {
-                true
-            }
-            _ => false,
-        }
+        let code = source.as_database_error().and_then(sqlx::error::DatabaseError::code);
+        code.is_some_and(|code| is_data_error(&code))
+            || matches!(
+                source,
+                sqlx::Error::Encode(_) | sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. }
+            )
     }
 
     /// The row exists already.
     pub fn is_duplicate(&self) -> bool {
         let Self::Sql { source, .. } = self else { return false };
-        source.as_database_error().is_some_and(|error| error.is_unique_violation())
+        source.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation)
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) const LIST: &str = "select q.job_id, q.run_id, q.org, j.name, j.title
     row_number() over (partition by q.org \
     order by q.priority + ($2 - q.queued_at) / $3 desc, q.seq) as place \
     from queue q join job j on j.id = q.job_id join run r on r.id = q.run_id \
-    join label_class l on l.id = q.class where ($1 is null or q.org = $1) \
+    join label_class l on l.id = q.class where (q.org = $1 or $1 is null) \
     order by place, q.seq limit $4";
 
 impl Store {

@@ -60,7 +60,8 @@ row! {
 
 pub(crate) const CANCELS: &str = "select j.id, j.attempt, j.cancel_force, j.cancel_reason \
     from attempt a join job j on j.id = a.job_id and j.attempt = a.attempt \
-    where a.agent_id = $1 and a.state = 'running' and j.cancel_force is not null order by j.id";
+    where a.agent_id = $1 and a.state in ('offered', 'starting', 'running') \
+    and a.state = 'running' and j.cancel_force is not null order by j.id";
 
 impl HeldRow {
     fn id(&self) -> AttemptId {

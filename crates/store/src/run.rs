@@ -39,7 +39,7 @@ row! {
         /// The workflow's variables.
         pub env: BTreeMap<String, String>,
         pub rerun_of: Option<RunId>,
-        /// Grows with every change of the run or its jobs.
+        /// Grows with every change of the run or its jobs, except that an agent is asked.
         pub revision: u64,
         pub state: RunState,
         pub cancel_reason: Option<String>,
@@ -170,10 +170,10 @@ macro_rules! runs {
 }
 
 pub(crate) const LIST: &str = runs!(
-    "where ($1 is null or run.org = $1) \
-    and ($2 is null or run.source_id = $2) and ($3 is null or run.workflow = $3) \
-    and ($4 is null or run.branch = $4) and ($5 is null or run.commit_sha = $5) \
-    and ($6 is null or run.state = $6) and (run.created_at, run.id) < ($7, $8) \
+    "where (run.org = $1 or $1 is null) \
+    and (run.source_id = $2 or $2 is null) and (run.workflow = $3 or $3 is null) \
+    and (run.branch = $4 or $4 is null) and (run.commit_sha = $5 or $5 is null) \
+    and (run.state = $6 or $6 is null) and (run.created_at, run.id) < ($7, $8) \
     order by run.created_at desc, run.id desc limit $9"
 );
 pub(crate) const RUN: &str = runs!("where run.id = $1");

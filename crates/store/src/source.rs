@@ -36,7 +36,7 @@ pub(crate) const UPDATE: &str = "update source set kind = $2, url = $3, settings
 pub(crate) const BY_NAME: &str = "select * from source where org = $1 and name = $2";
 pub(crate) const BY_ID: &str = "select * from source where id = $1";
 pub(crate) const LIST: &str =
-    "select * from source where ($1 is null or org = $1) order by org, name";
+    "select * from source where (org = $1 or $1 is null) order by org, name";
 pub(crate) const REMOVE: &str = "delete from source where id = $1";
 
 impl Store {

@@ -87,7 +87,6 @@ pub struct Store {
 }
 
 /// What writers need as well; they end when the last [`Store`] is dropped.
-
 pub(crate) struct Inner {
     pub(crate) db: Db,
     pub(crate) segments: Arc<dyn Segments>,

@@ -68,7 +68,7 @@ pub(crate) const TOUCH: &str =
 pub(crate) const REVOKE: &str =
     "update token set revoked_at = $2 where id = $1 and revoked_at is null";
 pub(crate) const LIST: &str =
-    "select * from token where ($1 is null or org = $1) order by created_at desc, id desc";
+    "select * from token where (org = $1 or $1 is null) order by created_at desc, id desc";
 
 impl Store {
     pub async fn insert_token(&self, new: &NewToken, now: Timestamp) -> Result<(), StoreError> {

@@ -407,10 +407,9 @@ fn a_cancelled_attempt_whose_agent_is_lost_is_cancelled_unconfirmed() {
     let id = start(&mut loaded, 0);
     let renewed = Fact::Renewed { id, key_hash: key(id), release_at: Timestamp(200) };
     apply(&mut loaded, cancel(false), 2);
-    match apply(&mut loaded, renewed, 3) {
-        Answer::Renewed { cancel: Some(cancel), .. } => assert_eq!(cancel.reason, "stop"),
-        other => panic!("{other:?}"),
-    }
+    let answer = apply(&mut loaded, renewed, 3);
+    let Answer::Renewed { cancel: Some(cancel), .. } = answer else { panic!("{answer:?}") };
+    assert_eq!(cancel.reason, "stop");
     apply(&mut loaded, Fact::Lost { id, contained: true }, 200);
     let job = &loaded.jobs[&job_id(0)];
     assert_eq!(job.state, JobState::Ended(Outcome::Cancelled));

@@ -8,7 +8,7 @@ use shuntyard_protocol::{
     agent::{AttemptFact, Verdict},
 };
 
-use super::world::{RELEASE, World, ended, history, key, step_end};
+use super::world::{RELEASE, World, agent, ended, history, key, step_end};
 use crate::{Due, HeldAttempt, Overdue};
 
 pub(super) async fn a_job_goes_from_the_queue_to_success(w: &World) {
@@ -67,7 +67,7 @@ pub(super) async fn begin_after_the_release_of_a_start_is_refused(w: &World) {
     assert_eq!(w.apply(w.begin(id)).await, Answer::Superseded);
     let again = &w.claim(1).await[0];
     assert_eq!((again.id.job, again.id.attempt), (id.job, 2));
-    assert_eq!(again.refused, [w.agent(1)]);
+    assert_eq!(again.refused, [agent(1)]);
 }
 
 pub(super) async fn a_late_result_is_kept_on_its_attempt_only(w: &World) {
@@ -117,11 +117,11 @@ pub(super) async fn a_cancelled_run_ends_when_its_attempts_have(w: &World) {
     assert_eq!(w.states(run.id).await, "a running, b cancelled, c cancelled");
     assert_eq!(w.run_state(run.id).await, "cancelling");
     assert_eq!(w.store.queue(None, 10, w.now()).await.unwrap(), []);
-    let cancels = w.store.cancels_for(w.agent(1)).await.unwrap();
+    let cancels = w.store.cancels_for(agent(1)).await.unwrap();
     assert_eq!((cancels[0].id, cancels[0].reason.as_str()), (running, "not needed"));
     w.end(running, Outcome::Cancelled).await;
     assert_eq!(w.run_state(run.id).await, "cancelled");
-    assert_eq!(w.store.cancels_for(w.agent(1)).await.unwrap(), []);
+    assert_eq!(w.store.cancels_for(agent(1)).await.unwrap(), []);
     assert_eq!(w.apply(cancel).await, Answer::Stale);
 }
 
@@ -143,17 +143,17 @@ pub(super) async fn what_is_overdue_is_found(w: &World) {
     assert_eq!(w.store.next_due().await.unwrap(), Some(Timestamp(w.now().0 + 5000)));
     w.pass(46_000);
     let found = due(45_000, Some(46_001)).await;
-    let agent = Some(w.agent(1));
+    let by = Some(agent(1));
     assert!(found.contains(&Due::Offer { id: offered }));
-    assert!(found.contains(&Due::Start { id: starting, agent }));
-    assert!(found.contains(&Due::Renewal { id: running, agent }));
+    assert!(found.contains(&Due::Start { id: starting, agent: by }));
+    assert!(found.contains(&Due::Renewal { id: running, agent: by }));
     assert_eq!(found.len(), 3);
     let overdue = Fact::Overdue { id: running, renewed_before: Timestamp(w.now().0 - 45_000) };
     assert_eq!(w.apply(overdue).await, Answer::Done);
     assert_eq!(due(45_000, None).await.len(), 2, "it is recovering now");
     assert!(matches!(due(45_000, Some(0)).await[2], Due::Queue { .. }));
     w.pass(RELEASE);
-    let release = Due::Release { id: running, agent, containment: None };
+    let release = Due::Release { id: running, agent: by, containment: None };
     assert!(due(45_000, None).await.contains(&release));
 }
 
@@ -166,7 +166,7 @@ pub(super) async fn an_agent_gets_its_attempts_back(w: &World) {
     w.apply(Fact::Lost { id: c, contained: true }).await;
     let held = |id, key_hash| HeldAttempt { id, key_hash };
     let list = [held(a, Some(key(a))), held(b, Some(key(b))), held(c, Some(key(c)))];
-    let verdicts = w.store.reconcile(w.agent(1), w.instance, &list).await.unwrap();
+    let verdicts = w.store.reconcile(agent(1), w.instance, &list).await.unwrap();
     let log = std::collections::BTreeMap::new();
     assert_eq!(
         verdicts,
@@ -177,9 +177,9 @@ pub(super) async fn an_agent_gets_its_attempts_back(w: &World) {
         ]
     );
     let kill = |id| vec![Verdict::Kill { id }];
-    let judge = async |agent, held| w.store.reconcile(agent, w.instance, &[held]).await.unwrap();
-    assert_eq!(judge(w.agent(2), held(a, Some(key(a)))).await, kill(a), "not its own");
-    assert_eq!(judge(w.agent(1), held(a, Some([0; 32]))).await, kill(a), "a wrong key");
-    assert_eq!(judge(w.agent(1), held(b, None)).await, kill(b), "it began long ago");
-    assert!(matches!(judge(w.agent(1), held(a, None)).await[..], [Verdict::Keep { .. }]));
+    let judge = async |by, held| w.store.reconcile(by, w.instance, &[held]).await.unwrap();
+    assert_eq!(judge(agent(2), held(a, Some(key(a)))).await, kill(a), "not its own");
+    assert_eq!(judge(agent(1), held(a, Some([0; 32]))).await, kill(a), "a wrong key");
+    assert_eq!(judge(agent(1), held(b, None)).await, kill(b), "it began long ago");
+    assert!(matches!(judge(agent(1), held(a, None)).await[..], [Verdict::Keep { .. }]));
 }

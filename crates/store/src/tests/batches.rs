@@ -9,7 +9,7 @@ use proptest::{
 use shuntyard_core::apply::{Answer, Fact};
 use shuntyard_protocol::{Outcome, Timestamp, agent::AttemptId};
 
-use super::world::{TestRun, World, ended, key};
+use super::world::{TestRun, World, agent, ended, key};
 use crate::{
     Change,
     db::{Db, on},
@@ -107,8 +107,8 @@ fn fact(w: &World, run: &TestRun, pick: &Pick) -> Fact {
     match pick.kind {
         0 => w.reserved(id),
         1 | 2 => w.begin(id),
-        3 => Fact::Refused { id, agent: w.agent(2), reason: text },
-        4 => Fact::Abandoned { id, agent: w.agent(1), reason: text },
+        3 => Fact::Refused { id, agent: agent(2), reason: text },
+        4 => Fact::Abandoned { id, agent: agent(1), reason: text },
         5 | 6 => ended(id, pick.seq, pick.outcome),
         7 => Fact::Renewed { id, key_hash: key(id), release_at: Timestamp(w.now().0 + 9) },
         _ if pick.seq == 1 => Fact::CancelJob { job, force: false, reason: text.clone(), by: text },

@@ -58,7 +58,7 @@ pub(super) async fn deliveries_are_leased_retried_and_finished(w: &World) {
         w.pass(1);
     }
     let lease = async |limit| {
-        let lease = Duration::from_secs(60);
+        let lease = Duration::from_mins(1);
         let taken = w.store.lease_deliveries(w.instance, limit, lease, w.now()).await.unwrap();
         taken.into_iter().map(|row| (row.delivery_key.clone(), row)).collect::<Vec<_>>()
     };
@@ -87,7 +87,7 @@ pub(super) async fn the_outbox_is_driven_in_order(w: &World) {
     let run = w.run(&[("a", &[])]).await;
     w.play(&[]).await;
     let lease = async |limit| {
-        let lease = Duration::from_secs(60);
+        let lease = Duration::from_mins(1);
         w.store.lease_outbox(w.instance, limit, lease, w.now()).await.unwrap()
     };
     let rows = lease(9).await;

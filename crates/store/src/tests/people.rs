@@ -1,7 +1,7 @@
 use serde_json::json;
 use shuntyard_protocol::{SourceId, Timestamp, TokenId, agent::Containment};
 
-use super::world::World;
+use super::world::{World, agent};
 use crate::{AgentSeen, Enrolled, Instance, NewAccess, NewToken, PlanAt, Source, StoredPlan};
 
 pub(super) async fn a_source_is_known_by_its_name(w: &World) {
@@ -72,11 +72,11 @@ pub(super) async fn a_token_enrols_as_often_as_it_may(w: &World) {
         software: "0.1.0".to_owned(),
     };
     let enrol = async |n: u8, key: &str, hash: u8| {
-        w.store.enrol_agent(w.agent(n), key, &[hash; 32], &seen, w.now()).await.unwrap()
+        w.store.enrol_agent(agent(n), key, &[hash; 32], &seen, w.now()).await.unwrap()
     };
     assert_eq!(enrol(1, "k1", 2).await, Enrolled::TokenRefused, "an API token enrols nobody");
     let Enrolled::Agent(agent) = enrol(1, "k1", 1).await else { panic!("it is valid") };
-    assert_eq!((agent.id, agent.slots), (w.agent(1), 4));
+    assert_eq!((agent.id, agent.slots), (agent(1), 4));
     let Enrolled::Agent(again) = enrol(9, "k1", 1).await else { panic!("it is known") };
     assert_eq!(again.id, agent.id);
     assert_eq!(enrol(2, "k2", 1).await, Enrolled::TokenRefused, "it is used up");

@@ -6,7 +6,7 @@ use shuntyard_protocol::{
     plan::{RunsOn, Selector},
 };
 
-use super::world::World;
+use super::world::{World, agent};
 
 pub(super) async fn orgs_share_by_weight_and_priority_rules_within(w: &World) {
     let jobs = |names: &[(&str, i32)]| {
@@ -51,14 +51,14 @@ pub(super) async fn age_lifts_a_job(w: &World) {
 pub(super) async fn a_refused_job_keeps_its_place(w: &World) {
     w.run(&[("a", &[]), ("b", &[])]).await;
     let id = w.claim(1).await[0].id;
-    let fact = Fact::Refused { id, agent: w.agent(3), reason: "no disk".to_owned() };
+    let fact = Fact::Refused { id, agent: agent(3), reason: "no disk".to_owned() };
     assert_eq!(w.apply(fact.clone()).await, Answer::Done);
     assert_eq!(w.apply(fact).await, Answer::Stale);
     let queue = w.store.queue(None, 10, w.now()).await.unwrap();
     assert_eq!((queue[0].title.as_str(), queue[0].reason.as_deref()), ("a", Some("no disk")));
     let again = &w.claim(1).await[0];
     assert_eq!((again.title.as_str(), again.id.attempt), ("a", 2));
-    assert_eq!(again.refused, [w.agent(3)]);
+    assert_eq!(again.refused, [agent(3)]);
     w.pass(5000);
     let expired = Fact::OfferExpired { id: again.id, agent: None };
     assert_eq!(w.apply(expired).await, Answer::Done);
@@ -69,8 +69,9 @@ pub(super) async fn claims_at_the_same_time_share_the_queue(w: &World) {
     let names: Vec<String> = (0..40).map(|n| format!("j{n}")).collect();
     let jobs: Vec<(&str, &[&str])> = names.iter().map(|name| (name.as_str(), &[][..])).collect();
     w.run(&jobs).await;
-    let (a, b, c, d) = tokio::join!(w.claim(15), w.claim(15), w.claim(15), w.claim(15));
-    let claimed: Vec<JobId> = [a, b, c, d].iter().flatten().map(|claim| claim.id.job).collect();
+    let claims = tokio::join!(w.claim(15), w.claim(15), w.claim(15), w.claim(15));
+    let claimed = [claims.0, claims.1, claims.2, claims.3];
+    let claimed: Vec<JobId> = claimed.iter().flatten().map(|claim| claim.id.job).collect();
     let distinct: BTreeSet<_> = claimed.iter().collect();
     assert_eq!(distinct.len(), claimed.len(), "no job is claimed twice");
     assert_eq!(claimed.len() + w.claim(40).await.len(), 40, "and none is lost");

@@ -54,7 +54,6 @@ impl World {
         };
         let (store, writers) = Store::open(options).await.unwrap();
         for writer in writers {
-            #[expect(clippy::disallowed_methods, reason = "tests run the writers themselves")]
             tokio::spawn(writer.run());
         }
         let source = SourceId::mint(Timestamp(1), [2; 10]);
@@ -150,10 +149,6 @@ impl World {
         self.create("default", jobs).await
     }
 
-    pub(crate) fn agent(&self, n: u8) -> AgentId {
-        AgentId::mint(Timestamp(1), [n; 10])
-    }
-
     pub(crate) async fn classes(&self) -> Vec<i64> {
         self.store.label_classes().await.unwrap().iter().map(|class| class.id).collect()
     }
@@ -171,12 +166,12 @@ impl World {
 
     pub(crate) fn reserved(&self, id: AttemptId) -> Fact {
         let start_by = Timestamp(self.now().0 + 15_000);
-        Fact::Reserved { id, agent: self.agent(1), start_by }
+        Fact::Reserved { id, agent: agent(1), start_by }
     }
 
     pub(crate) fn begin(&self, id: AttemptId) -> Fact {
         let release_at = Timestamp(self.now().0 + RELEASE);
-        Fact::Begin { id, agent: self.agent(1), key_hash: key(id), release_at }
+        Fact::Begin { id, agent: agent(1), key_hash: key(id), release_at }
     }
 
     /// Lets everything that is claimed begin.
@@ -220,6 +215,10 @@ impl World {
     pub(crate) async fn run_state(&self, run: RunId) -> String {
         self.store.run(run).await.unwrap().unwrap().state.to_string()
     }
+}
+
+pub(crate) fn agent(n: u8) -> AgentId {
+    AgentId::mint(Timestamp(1), [n; 10])
 }
 
 pub(crate) fn key(id: AttemptId) -> KeyHash {
