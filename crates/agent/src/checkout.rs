@@ -80,6 +80,13 @@ pub(crate) struct Git<'a> {
     pub user: Option<&'a User>,
 }
 
+/// Whom a `git` runs as: in a workspace the job's user, in a mirror the agent's.
+#[derive(Clone, Copy)]
+enum As {
+    Agent,
+    Job,
+}
+
 /// Where mirrors are kept.
 pub(crate) fn mirrors(data_dir: &Path) -> PathBuf {
     data_dir.join("mirrors")
@@ -127,9 +134,9 @@ impl Git<'_> {
         let commit = code.commit.as_str();
         log(&format!("source {} at {commit}\n", without_credentials(&code.url)));
         let mirror = self.mirror(code, wanted.depth).await?;
-        self.run(Some(self.user), workspace, &["init", "--quiet"]).await?;
+        self.run(As::Job, workspace, &["init", "--quiet"]).await?;
         let url = without_credentials(&code.url);
-        self.run(Some(self.user), workspace, &["remote", "add", "origin", "--", &url]).await?;
+        self.run(As::Job, workspace, &["remote", "add", "origin", "--", &url]).await?;
         let mirror_url = format!("file://{}", mirror.display());
         let mut fetch = vec!["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"];
         let depth = format!("--depth={}", wanted.depth);
@@ -138,24 +145,20 @@ impl Git<'_> {
         }
         let refspec = format!("+{commit}:refs/remotes/origin/shunt");
         fetch.extend([mirror_url.as_str(), &refspec]);
-        self.run(Some(self.user), workspace, &fetch).await?;
+        self.run(As::Job, workspace, &fetch).await?;
         let branch = code.ref_name.as_deref().and_then(|name| name.strip_prefix("refs/heads/"));
+        let mut checkout = vec!["checkout", "--quiet"];
         match branch {
-            Some(branch) => {
-                let args = ["checkout", "--quiet", "--no-track", "-B", branch, commit, "--"];
-                self.run(Some(self.user), workspace, &args).await?;
-            }
-            None => {
-                let args = ["checkout", "--quiet", "--detach", commit, "--"];
-                self.run(Some(self.user), workspace, &args).await?;
-            }
+            Some(branch) => checkout.extend(["--no-track", "-B", branch, commit, "--"]),
+            None => checkout.extend(["--detach", commit, "--"]),
         }
+        self.run(As::Job, workspace, &checkout).await?;
         let delete = ["update-ref", "-d", "refs/remotes/origin/shunt"];
-        self.run(Some(self.user), workspace, &delete).await?;
+        self.run(As::Job, workspace, &delete).await?;
         if wanted.submodules {
             log("submodules\n");
             let args = ["submodule", "--quiet", "update", "--init", "--recursive"];
-            self.run(Some(self.user), workspace, &args).await?;
+            self.run(As::Job, workspace, &args).await?;
         }
         Ok(())
     }
@@ -169,7 +172,7 @@ impl Git<'_> {
         if !mirror.join("HEAD").exists() {
             files::make_dir(&mirror, 0o750)?;
             let shared = ["init", "--quiet", "--bare", "--shared=group"];
-            self.run(None, &mirror, &shared).await?;
+            self.run(As::Agent, &mirror, &shared).await?;
             if let Some(user) = self.user {
                 std::os::unix::fs::chown(&mirror, None, Some(user.gid))
                     .map_err(FileError::of("change group of", &mirror))?;
@@ -178,7 +181,7 @@ impl Git<'_> {
         let commit = code.commit.as_str();
         let kept = format!("refs/shunt/{commit}");
         let has = ["rev-parse", "--quiet", "--verify", &kept];
-        if self.run(None, &mirror, &has).await.is_ok() {
+        if self.run(As::Agent, &mirror, &has).await.is_ok() {
             return Ok(mirror);
         }
         let depth_arg = format!("--depth={depth}");
@@ -188,7 +191,7 @@ impl Git<'_> {
         }
         let refspec = format!("+{commit}:{kept}");
         fetch.extend([code.url.as_str(), &refspec]);
-        if let Err(error) = self.run(None, &mirror, &fetch).await {
+        if let Err(error) = self.run(As::Agent, &mirror, &fetch).await {
             self.fetch_by_name(code, &mirror, &kept).await.map_err(|_| error)?;
         }
         Ok(mirror)
@@ -204,17 +207,12 @@ impl Git<'_> {
         let name = code.ref_name.as_deref().unwrap_or("HEAD");
         let refspec = format!("+{name}:refs/fetched");
         let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", &code.url, &refspec];
-        self.run(None, mirror, &fetch).await?;
-        self.run(None, mirror, &["update-ref", kept, &code.commit]).await
+        self.run(As::Agent, mirror, &fetch).await?;
+        self.run(As::Agent, mirror, &["update-ref", kept, &code.commit]).await
     }
 
-    /// Runs `git` in a directory: as the job's user in a workspace, as the agent's in a mirror.
-    async fn run(
-        &self,
-        user: Option<Option<&User>>,
-        dir: &Path,
-        args: &[&str],
-    ) -> Result<(), CheckoutError> {
+    /// Runs `git` in a directory.
+    async fn run(&self, who: As, dir: &Path, args: &[&str]) -> Result<(), CheckoutError> {
         let mut command = std::process::Command::new("git");
         command.args(args).current_dir(dir).env_clear().envs(self.host_env);
         command
@@ -224,7 +222,7 @@ impl Git<'_> {
         command.env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes").env("LC_ALL", "C");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.process_group(0);
-        if let Some(user) = user.flatten() {
+        if let (As::Job, Some(user)) = (who, self.user) {
             command.uid(user.uid).gid(user.gid).env("HOME", &user.home);
         }
         let mut command = Command::from(command);

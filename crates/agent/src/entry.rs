@@ -17,13 +17,7 @@ pub fn hidden_command(args: &[OsString]) -> Option<ExitCode> {
         (SUPERVISE, [dir]) => Some(supervisor::main(Path::new(dir))),
         (INIT, [spec]) => Some(sandbox::init_main(spec)),
         (PROBE, []) => Some(sandbox::probe_main()),
-        (RUNNER, []) => Some(runner_main()),
+        (RUNNER, []) => Some(shuntyard_script::runner_child_main()),
         _ => None,
     }
-}
-
-/// The engine child that runs a job's functions.
-fn runner_main() -> ExitCode {
-    // The engine is not linked into this build yet: whoever started us sees the stream end.
-    ExitCode::FAILURE
 }

@@ -44,29 +44,12 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<(String, String)>, HandoffError> {
             text: line.chars().take(EXCERPT_CHARS_MAX).collect(),
         };
         let equals = line.find('=').unwrap_or(line.len());
-        let pair = match line.find("<<").filter(|&at| at < equals) {
-            Some(at) => {
-                let (name, delimiter) = (line[..at].trim(), line[at + 2..].trim());
-                let mut value: Vec<&str> = Vec::new();
-                loop {
-                    match lines.next() {
-                        Some((line, _)) if line == delimiter => break,
-                        Some((line, _)) => value.push(line),
-                        None => {
-                            return Err(HandoffError::Unterminated {
-                                name: name.into(),
-                                line: number,
-                                delimiter: delimiter.into(),
-                            });
-                        }
-                    }
-                }
-                (name, value.join("\n"))
-            }
-            None => {
-                let (name, value) = line.split_once('=').ok_or_else(bad)?;
-                (name.trim(), value.to_owned())
-            }
+        let pair = if let Some(at) = line.find("<<").filter(|&at| at < equals) {
+            let (name, delimiter) = (line[..at].trim(), line[at + 2..].trim());
+            (name, block(&mut lines, name, delimiter, number)?)
+        } else {
+            let (name, value) = line.split_once('=').ok_or_else(bad)?;
+            (name.trim(), value.to_owned())
         };
         if pair.0.is_empty() || pair.0.contains(char::is_whitespace) {
             return Err(bad());
@@ -74,6 +57,23 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<(String, String)>, HandoffError> {
         pairs.push((pair.0.to_owned(), pair.1));
     }
     Ok(pairs)
+}
+
+/// The lines up to one that is exactly the delimiter.
+fn block<'a>(
+    lines: &mut impl Iterator<Item = (&'a str, usize)>,
+    name: &str,
+    delimiter: &str,
+    line: usize,
+) -> Result<String, HandoffError> {
+    let mut value = Vec::new();
+    for (text, _) in lines {
+        if text == delimiter {
+            return Ok(value.join("\n"));
+        }
+        value.push(text);
+    }
+    Err(HandoffError::Unterminated { name: name.into(), line, delimiter: delimiter.into() })
 }
 
 /// Whether a program can be given this variable.

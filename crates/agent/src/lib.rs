@@ -25,6 +25,7 @@ mod link;
 mod sandbox;
 mod spool;
 mod supervisor;
+mod tasks;
 mod uplink;
 mod wire;
 

@@ -75,12 +75,21 @@ pub async fn run(
 ) -> Result<(), RunError> {
     let host = Host::prepare(config).await?;
     let hub = Arc::new(Hub::new(host, events));
+    // Also when this future is dropped half way.
+    let stop = hub.stopped().drop_guard();
+    let result = serve(&hub, &mut control).await;
+    drop(stop);
+    hub.settled().await;
+    result
+}
+
+async fn serve(hub: &Arc<Hub>, control: &mut watch::Receiver<Control>) -> Result<(), RunError> {
     for dir in AttemptDir::all(&hub.host.config.data_dir)? {
-        Hub::hold(&hub, dir);
+        Hub::hold(hub, dir);
     }
-    let link = tokio::task::JoinSet::new();
-    let mut tasks = link;
-    tasks.spawn(keep_linked(hub.clone()));
+    // Dropped with this future, and with it the link.
+    let mut link = tokio::task::JoinSet::new();
+    link.spawn(keep_linked(hub.clone()));
     loop {
         let wanted = *control.borrow_and_update();
         match wanted {

@@ -118,6 +118,8 @@ pub(crate) struct UnitSpec {
     pub keep: Option<PathBuf>,
     pub user: Option<User>,
     pub launcher: Launcher,
+    /// `NAME=value` that every command of this unit is started with.
+    pub mark: String,
 }
 
 /// A containment unit of this process. Dropping it kills what is in it.
@@ -125,6 +127,7 @@ pub(crate) struct UnitSpec {
 pub(crate) struct Unit {
     level: Containment,
     user: Option<User>,
+    mark: String,
     init: Option<Init>,
 }
 
@@ -149,12 +152,12 @@ pub(crate) struct Spare {
 impl Unit {
     /// Starts the unit. [`isolate`] was called with the same level, and nothing was forked since.
     pub(crate) async fn start(spec: UnitSpec) -> Result<Self, SandboxError> {
-        let UnitSpec { level, hide, keep, user, launcher } = spec;
+        let UnitSpec { level, hide, keep, user, launcher, mark } = spec;
         let init = match level {
             Containment::Namespace => Some(start_init(&launcher, init::View { hide, keep }).await?),
             Containment::Subreaper | Containment::None => None,
         };
-        Ok(Self { level, user, init })
+        Ok(Self { level, user, mark, init })
     }
 
     /// Pid of the unit's init, as the host sees it.
@@ -235,13 +238,12 @@ impl Unit {
     }
 
     fn victims(&self, me: i32, spare: &Spare) -> Vec<i32> {
-        if self.level == Containment::None && spare.only_with.is_none() {
-            // Without a subreaper orphans are found by nothing but what the commands left.
-        }
         let table = table();
         let mut victims = Vec::new();
         for (&pid, process) in &table {
-            let ours = pid != me && tree::is_within(&table, pid, me);
+            // Without a subreaper orphans leave the tree: only what they were started with tells.
+            let strayed = self.level == Containment::None && has_variable(pid, &self.mark);
+            let ours = pid != me && (strayed || tree::is_within(&table, pid, me));
             if !ours || self.init_pid() == Some(pid) || spare.processes.contains(&pid) {
                 continue;
             }
@@ -292,7 +294,8 @@ async fn start_init(launcher: &Launcher, view: init::View) -> Result<Init, Sandb
     // Out of reach of a terminal's signals, like everything below it.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let keep_mounting = !getuid().is_root();
-    sys::Entry { die_with_parent: true, keep_mounting, ..sys::Entry::default() }.apply(&mut command);
+    sys::Entry { die_with_parent: true, keep_mounting, ..sys::Entry::default() }
+        .apply(&mut command);
     let mut command = Command::from(command);
     command.kill_on_drop(true);
     let mut child = command.spawn().map_err(system("start the unit's init"))?;
@@ -333,6 +336,7 @@ pub(crate) fn probe_main() -> ExitCode {
                 keep: None,
                 user: None,
                 launcher: Launcher { program, args: Vec::new() },
+                mark: String::new(),
             };
             let unit = Unit::start(spec).await?;
             let argv = ["sh".to_owned(), "-c".to_owned(), "test $$ -lt 100".to_owned()];

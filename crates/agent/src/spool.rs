@@ -305,6 +305,8 @@ impl<D: Disk> Spool<D> {
         let limit = usize::try_from(room).unwrap_or(usize::MAX).min(LOG_PAYLOAD_BYTES_MAX);
         let mut batch = LogBatch::default();
         let mut marks = 0;
+        // A segment may have been started since the end was reached.
+        self.cursor = self.log.settle(self.cursor);
         while marks < MARKS_PER_FRAME_MAX
             && let Some(record) = self.log.read(self.cursor).map_err(failed)?
         {

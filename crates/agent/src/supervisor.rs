@@ -114,6 +114,7 @@ async fn prepare(core: &Core) -> anyhow::Result<Unit> {
         keep: Some(core.dir.work().to_owned()),
         user: user.clone(),
         launcher: launcher.clone(),
+        mark: core.dir.mark(),
     })
     .await?;
     let init = unit.init_pid().and_then(ProcessId::of);

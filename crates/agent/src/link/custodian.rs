@@ -84,7 +84,6 @@ fn lost(uplink: &Uplink, at: Timestamp) -> End {
 }
 
 /// Kills what is left of an attempt whose supervisor is gone. Blocks until it is.
-#[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
 pub(super) fn end_leftovers(dir: &AttemptDir) {
     let mark = dir.mark();
     let init = dir.processes().and_then(|processes| processes.init);

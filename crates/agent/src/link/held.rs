@@ -12,7 +12,7 @@ use crate::{
     config::Status,
     entry,
     files::FileError,
-    sandbox,
+    sandbox, tasks,
     wire::{self, FromSupervisor},
 };
 use shuntyard_protocol::agent::Spec;
@@ -46,7 +46,7 @@ pub(super) fn start(hub: &Hub, spec: &Spec, folder: &[u8]) -> Result<AttemptDir,
         agent_labels: hub.host.labels.clone(),
         level: hub.host.level,
         user: hub.host.user.clone(),
-        host_env: hub.host.host_env.clone(),
+        host_env: hub.host.command_env.clone(),
         hide: config.hide.clone(),
         launcher: config.launcher.clone(),
         timers: hub.timers().unwrap_or(DEFAULT_TIMERS),
@@ -60,11 +60,11 @@ pub(super) fn start(hub: &Hub, spec: &Spec, folder: &[u8]) -> Result<AttemptDir,
     let log = std::fs::File::create(&log_path).map_err(FileError::of("create", &log_path))?;
     let mut command = tokio::process::Command::new(&config.launcher.program);
     command.args(&config.launcher.args).arg(entry::SUPERVISE).arg(dir.root());
-    command.env_clear().envs(&hub.host.host_env).current_dir("/");
+    command.env_clear().envs(&hub.host.command_env).current_dir("/");
     // The lock goes with the open file: as long as the supervisor lives, it is taken.
     command.stdin(lock).stdout(std::process::Stdio::null()).stderr(log);
     let mut child = command.spawn().map_err(StartError::Spawn)?;
-    tokio::spawn(async move {
+    tasks::spawn("reap", async move {
         // Only so that no zombie stays; what became of it is read from the lock.
         child.wait().await.ok();
     });
@@ -82,13 +82,22 @@ const DEFAULT_TIMERS: shuntyard_protocol::agent::Timers = shuntyard_protocol::ag
 /// Sees an attempt to its end.
 pub(super) async fn run(hub: Arc<Hub>, dir: AttemptDir) {
     let id = dir.id;
-    let killer = tokio::spawn(kill_the_unwilling(hub.clone(), dir.clone()));
+    tokio::select! {
+        () = see_through(&hub, &dir) => {}
+        () = kill_the_unwilling(&hub, &dir) => {}
+    }
+    remove(dir).await;
+    hub.forget(id);
+}
+
+async fn see_through(hub: &Hub, dir: &AttemptDir) {
+    let id = dir.id;
     loop {
         match dir.try_lock() {
             Ok(None) => match wire::connect(dir.root()).await {
                 Ok(stream) => {
                     let (read, write) = stream.into_split();
-                    carry(&hub, &dir, read, write).await;
+                    carry(hub, dir, read, write).await;
                 }
                 Err(_) => tokio::time::sleep(RETRY).await,
             },
@@ -101,8 +110,8 @@ pub(super) async fn run(hub: Arc<Hub>, dir: AttemptDir) {
                 let (near, far) = tokio::io::duplex(PIPE_BYTES);
                 let (read, write) = tokio::io::split(near);
                 tokio::select! {
-                    () = carry(&hub, &dir, read, write) => {}
-                    result = custodian::serve(&dir, far) => if let Err(error) = result {
+                    () = carry(hub, dir, read, write) => {}
+                    result = custodian::serve(dir, far) => if let Err(error) = result {
                         tracing::error!(attempt = %id, "spool of a dead supervisor: {error:#}");
                         tokio::time::sleep(REMOVE_RETRY).await;
                     },
@@ -114,9 +123,6 @@ pub(super) async fn run(hub: Arc<Hub>, dir: AttemptDir) {
             }
         }
     }
-    killer.abort();
-    remove(dir).await;
-    hub.forget(id);
 }
 
 /// Removes the attempt once nothing of it runs.
@@ -186,11 +192,10 @@ async fn carry<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 }
 
 /// A supervisor that was told that its attempt is over, and does not go, is stuck or stopped.
-async fn kill_the_unwilling(hub: Arc<Hub>, dir: AttemptDir) {
+async fn kill_the_unwilling(hub: &Hub, dir: &AttemptDir) {
     loop {
         tokio::time::sleep(END_TIMEOUT).await;
-        let Some(mailbox) = hub.mailbox(dir.id) else { return };
-        if !mailbox.is_superseded() {
+        if !hub.mailbox(dir.id).is_some_and(|mailbox| mailbox.is_superseded()) {
             continue;
         }
         tokio::time::sleep(END_TIMEOUT).await;

@@ -27,7 +27,7 @@ pub(super) struct Host {
     /// Set by hand and derived.
     pub labels: Vec<String>,
     /// Host variables for the commands.
-    pub host_env: BTreeMap<String, String>,
+    pub command_env: BTreeMap<String, String>,
     /// Held as long as this agent runs.
     _lock: fs::File,
 }
@@ -68,7 +68,7 @@ impl Host {
             level,
             user,
             labels: labels(&config),
-            host_env: environment::allowed(&config.host_env, &config.pass_env),
+            command_env: environment::allowed(&config.host_env, &config.pass_env),
             config,
             _lock: lock,
         })

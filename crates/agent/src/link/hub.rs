@@ -16,7 +16,7 @@ use shuntyard_protocol::{
     frame::FRAME_BYTES_MAX,
 };
 use tokio::sync::{Notify, mpsc};
-use tokio_util::bytes::Bytes;
+use tokio_util::{bytes::Bytes, sync::CancellationToken, task::TaskTracker};
 
 use super::{held, host::Host};
 use crate::{
@@ -24,10 +24,11 @@ use crate::{
     clock,
     config::Status,
     spool::WINDOW_BYTES,
+    tasks,
     wire::{Online, ToSupervisor},
 };
 
-/// Frames of one attempt besides log and facts that wait for the link: begin, abandon.
+/// Frames of one attempt besides log and facts that wait for the link.
 const CONTROL_MAX: usize = 4;
 /// Log bytes of one attempt that wait for the link; its window is half of it.
 const WAITING_BYTES_MAX: u64 = 2 * WINDOW_BYTES + FRAME_BYTES_MAX as u64;
@@ -43,6 +44,9 @@ pub(super) struct Hub {
     /// An attempt went, or a slot became free.
     changed: Notify,
     events: Option<mpsc::Sender<Status>>,
+    /// One for each attempt.
+    tasks: TaskTracker,
+    stopped: CancellationToken,
 }
 
 #[derive(Default)]
@@ -148,7 +152,20 @@ impl Hub {
             outgoing: Notify::new(),
             changed: Notify::new(),
             events,
+            tasks: TaskTracker::new(),
+            stopped: CancellationToken::new(),
         }
+    }
+
+    /// Cancelled when nothing here is to go on.
+    pub(super) fn stopped(&self) -> CancellationToken {
+        self.stopped.clone()
+    }
+
+    /// Waits for the attempts' tasks, which end once this agent is stopped.
+    pub(super) async fn settled(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -191,7 +208,14 @@ impl Hub {
             };
             state.entries.insert(id, entry);
         }
-        tokio::spawn(held::run(hub.clone(), dir));
+        let task = held::run(hub.clone(), dir);
+        let (tracker, stopped) = (hub.tasks.clone(), hub.stopped());
+        tasks::spawn(
+            "attempt",
+            tracker.track_future(async move {
+                stopped.run_until_cancelled(task).await;
+            }),
+        );
     }
 
     /// The attempt is gone from this host.
@@ -226,7 +250,7 @@ impl Hub {
         if state.link.is_none_or(|current| current.number != link) {
             return true;
         }
-        let State { entries, renewals, .. } = &mut *state;
+        let State { entries, renewals, answers, .. } = &mut *state;
         let Some(entry) = entries.get_mut(&id) else { return true };
         let fine = match frame {
             FromAgent::Renew { renewals: mine } => {
@@ -244,9 +268,14 @@ impl Hub {
                 // The facts of an attempt are few, and each is sent once for each link.
                 of == id
             }
-            FromAgent::Begin { id: of } | FromAgent::Abandon { id: of, .. } => {
+            FromAgent::Begin { id: of } => {
                 entry.control.push_back(frame);
                 of == id && entry.control.len() <= CONTROL_MAX
+            }
+            FromAgent::Abandon { id: of, .. } => {
+                // Among the agent's own: the attempt may be forgotten before this is sent.
+                answers.push_back(frame);
+                of == id
             }
             FromAgent::Hello(_)
             | FromAgent::Reserve { .. }
@@ -342,6 +371,8 @@ impl Hub {
         state.renewals.clear();
         for entry in state.entries.values_mut() {
             entry.mailbox.online = None;
+            // An answer counts from the question on the same link, and from no later one.
+            entry.mailbox.begun = None;
             entry.control.clear();
             entry.facts.clear();
             entry.logs.clear();

@@ -84,9 +84,8 @@ async fn open(hub: &Hub, url: &str) -> anyhow::Result<Socket> {
 
 /// Challenge, hello, welcome.
 async fn greet(hub: &Hub, url: &str, socket: &mut Socket) -> anyhow::Result<Welcome> {
-    let (versions, nonce) = match answer(socket).await? {
-        ToAgent::Challenge { versions, nonce } => (versions, nonce),
-        other => bail!("expected a challenge, got {}", name(&other)),
+    let ToAgent::Challenge { versions, nonce } = answer(socket).await? else {
+        bail!("the coordinator does not begin with a challenge");
     };
     let host = &hub.host;
     if VERSIONS.common(versions).is_none() {
@@ -119,21 +118,17 @@ async fn greet(hub: &Hub, url: &str, socket: &mut Socket) -> anyhow::Result<Welc
     });
     let bytes = frame::encode(&hello, &[])?;
     socket.send(Message::binary(bytes)).await.context("cannot send the hello")?;
-    match answer(socket).await? {
-        ToAgent::Welcome(welcome) => Ok(welcome),
-        ToAgent::Rejected { code, message } => {
-            tracing::error!(url, code, message, "the coordinator refuses this agent");
-            let reason = format!("refused ({code}): {message}");
-            hub.tell(Status::Rejected { url: url.into(), code, message });
-            bail!(reason)
-        }
-        other => bail!("expected a welcome, got {}", name(&other)),
+    let frame = answer(socket).await?;
+    if let ToAgent::Welcome(welcome) = frame {
+        return Ok(welcome);
     }
-}
-
-fn name(frame: &ToAgent) -> String {
-    let text = format!("{frame:?}");
-    text.split([' ', '(']).next().unwrap_or_default().to_owned()
+    let ToAgent::Rejected { code, message } = frame else {
+        bail!("the coordinator answers the hello with neither a welcome nor a refusal");
+    };
+    tracing::error!(url, code, message, "the coordinator refuses this agent");
+    let reason = format!("refused ({code}): {message}");
+    hub.tell(Status::Rejected { url: url.into(), code, message });
+    bail!(reason)
 }
 
 async fn answer(socket: &mut Socket) -> anyhow::Result<ToAgent> {

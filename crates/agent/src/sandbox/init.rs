@@ -67,7 +67,7 @@ pub(crate) fn init_main(view: &OsStr) -> ExitCode {
         return ExitCode::FAILURE;
     }
     // Nothing is ever written to this pipe: it only ends.
-    io::stdin().read(&mut [0]).ok();
+    while matches!(io::stdin().read(&mut [0]), Ok(1..)) {}
     ExitCode::SUCCESS
 }
 

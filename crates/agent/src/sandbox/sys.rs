@@ -60,6 +60,9 @@ const DROPPED_CAPABILITIES: [libc::c_ulong; 15] = [
     40, // CHECKPOINT_RESTORE
 ];
 
+/// As the C library's wrapper takes it.
+const CLOSE_ON_EXEC: libc::c_int = 1 << 2;
+
 fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -108,7 +111,7 @@ impl Entry {
                 check(libc::chdir(cwd.as_ptr()))?;
             }
             // Whatever is open beyond the three streams ends at exec, the runtime's own too.
-            check(libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as i32))
+            check(libc::close_range(3, libc::c_uint::MAX, CLOSE_ON_EXEC))
         }
     }
 

@@ -138,11 +138,17 @@ impl<D: Disk> Journal<D> {
 
     /// Where the record behind this one is, or will be.
     pub(super) fn after(&self, place: Place, payload_len: usize) -> Place {
-        let at = place.at + (HEADER_BYTES + payload_len) as u64;
+        self.settle(Place { at: place.at + (HEADER_BYTES + payload_len) as u64, ..place })
+    }
+
+    /// The same place, or the start of the next segment when this one has ended there.
+    pub(super) fn settle(&self, place: Place) -> Place {
         let mut later = self.segments.iter().filter(|(number, _)| *number >= place.segment);
         match (later.next(), later.next()) {
-            (Some(&(_, len)), Some(&(next, _))) if at >= len => Place { segment: next, at: 0 },
-            _ => Place { segment: place.segment, at },
+            (Some(&(_, len)), Some(&(next, _))) if place.at >= len => {
+                Place { segment: next, at: 0 }
+            }
+            _ => place,
         }
     }
 

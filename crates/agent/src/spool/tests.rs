@@ -7,7 +7,10 @@ use super::*;
 
 /// A disk whose unsynced bytes can be torn, shared with the test.
 #[derive(Clone, Debug, Default)]
-struct MemoryDisk(Rc<RefCell<BTreeMap<u64, (Vec<u8>, usize)>>>);
+struct MemoryDisk(Rc<RefCell<Segments>>);
+
+/// Bytes, and how many of them are synced.
+type Segments = BTreeMap<u64, (Vec<u8>, usize)>;
 
 impl MemoryDisk {
     /// What is left after the machine died: everything synced and `keep` per mille of the rest.
@@ -112,7 +115,7 @@ fn what_was_written_is_sent_in_order_and_only_once() {
 fn no_more_than_the_window_is_on_its_way() {
     let mut spool = open(&MemoryDisk::default(), &MemoryDisk::default());
     for _ in 0..20 {
-        spool.append_log(1, Timestamp(5), &[b'x'; RECORD_LOG_BYTES_MAX]).unwrap();
+        spool.append_log(1, Timestamp(5), &vec![b'x'; RECORD_LOG_BYTES_MAX]).unwrap();
     }
     let mut sent = 0;
     while let Some(batch) = spool.next_log().unwrap() {
@@ -125,12 +128,25 @@ fn no_more_than_the_window_is_on_its_way() {
 }
 
 #[test]
+fn a_sender_that_keeps_up_goes_on_in_the_next_segment() {
+    let (log, facts) = <(MemoryDisk, MemoryDisk)>::default();
+    let mut spool = open(&log, &facts);
+    let mut coordinator = Coordinator::default();
+    for _ in 0..50 {
+        spool.append_log(1, Timestamp(5), &vec![b'x'; RECORD_LOG_BYTES_MAX]).unwrap();
+        coordinator.take(&spool.next_log().unwrap().unwrap());
+        spool.ack_log(&coordinator.ends()).unwrap();
+    }
+    assert_eq!(coordinator.ends(), *spool.ends());
+}
+
+#[test]
 fn acknowledged_segments_are_deleted_and_the_ends_survive_that() {
     let (log, facts) = <(MemoryDisk, MemoryDisk)>::default();
     let mut spool = open(&log, &facts);
     spool.append_log(1, Timestamp(5), b"early").unwrap();
     for _ in 0..40 {
-        spool.append_log(2, Timestamp(5), &[b'x'; RECORD_LOG_BYTES_MAX]).unwrap();
+        spool.append_log(2, Timestamp(5), &vec![b'x'; RECORD_LOG_BYTES_MAX]).unwrap();
     }
     assert_eq!(log.list().unwrap(), [1, 2, 3]);
     spool.ack_log(&BTreeMap::from([(1, 5), (2, 40 * 64 * 1024)])).unwrap();
@@ -145,7 +161,7 @@ fn a_full_spool_says_so_until_something_is_acknowledged() {
     let mut spool = Spool::open(log, facts, 2 * 1024 * 1024).unwrap();
     let mut written = 0;
     while !spool.is_full() {
-        spool.append_log(1, Timestamp(5), &[b'x'; RECORD_LOG_BYTES_MAX]).unwrap();
+        spool.append_log(1, Timestamp(5), &vec![b'x'; RECORD_LOG_BYTES_MAX]).unwrap();
         written += RECORD_LOG_BYTES_MAX as u64;
     }
     assert!(spool.log_bytes() < 2 * 1024 * 1024 + 2 * RECORD_LOG_BYTES_MAX as u64);
@@ -157,10 +173,11 @@ fn a_full_spool_says_so_until_something_is_acknowledged() {
 fn many_facts_go_in_several_frames_and_the_open_steps_are_known() {
     let (log, facts) = <(MemoryDisk, MemoryDisk)>::default();
     let mut spool = open(&log, &facts);
-    for step in 0..FACTS_PER_FRAME_MAX as u32 {
+    let many = u32::try_from(FACTS_PER_FRAME_MAX).unwrap();
+    for step in 0..many {
         spool.append_fact(&AttemptFact::StepStarted { step, at: Timestamp(1) }).unwrap();
     }
-    for step in 1..FACTS_PER_FRAME_MAX as u32 {
+    for step in 1..many {
         spool.append_fact(&ended(step)).unwrap();
     }
     assert!(spool.next_facts().unwrap().is_empty(), "nothing is sent before it is synced");

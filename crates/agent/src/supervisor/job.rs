@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     core::{Core, Halt, Why},
     engine::{Effects, Engine},
-    files::{HandedOver, check_outputs},
+    files::{HandedOver, StepFiles, check_outputs},
     step::{self, CommandStep, Failure, Stop, Surroundings, Tried, stream_of},
 };
 use crate::{
@@ -27,6 +27,8 @@ use crate::{
 
 /// Longest outputs of a job, as JSON.
 const JOB_OUTPUT_BYTES_MAX: usize = 1024 * 1024;
+/// Longest error text of a step; the rest is cut.
+const ERROR_BYTES_MAX: usize = 32 * 1024;
 /// Longest time between two tries of a step.
 const RETRY_DELAY_MAX: Duration = Duration::from_hours(1);
 
@@ -134,6 +136,26 @@ fn groups(steps: &[Step]) -> Vec<(Option<u32>, Vec<usize>)> {
         }
     }
     groups
+}
+
+/// Outputs that a function's commands wrote, and over them those that it returned.
+fn merge(written: Option<Value>, returned: Option<Value>) -> Option<Value> {
+    match (written, returned) {
+        (Some(Value::Object(mut written)), Some(Value::Object(returned))) => {
+            written.extend(returned);
+            Some(Value::Object(written))
+        }
+        (written, returned) => returned.or(written),
+    }
+}
+
+/// Cuts a text that a fact must have room for.
+fn shorten(mut text: String) -> String {
+    if text.len() > ERROR_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(ERROR_BYTES_MAX));
+        text.push('…');
+    }
+    text
 }
 
 /// Time to wait after try `n`, from 1.
@@ -263,6 +285,8 @@ impl Job<'_> {
                 Some((outcome, format!("step '{}': {text}", step.name)))
             }
         };
+        let (error, failure) =
+            (error.map(shorten), failure.map(|(outcome, reason)| (outcome, shorten(reason))));
         let at = self.core.now();
         let Tried { exit_code, outputs, .. } = tried;
         let end = StepEnd { step: number, at, outcome, exit_code, error, outputs, tries: try_no };
@@ -348,7 +372,7 @@ impl Job<'_> {
         &self,
         index: usize,
         try_no: u32,
-        env: BTreeMap<String, String>,
+        mut env: BTreeMap<String, String>,
         timeout: Option<Duration>,
         stop: &mut Stop,
     ) -> Tried {
@@ -361,6 +385,11 @@ impl Job<'_> {
             Ok(engine) => engine,
             Err(message) => return Tried::failed(message.clone()),
         };
+        let files = match StepFiles::create(self.core, index, "") {
+            Ok(files) => files,
+            Err(error) => return Tried::failed(format!("{:#}", anyhow::Error::from(error))),
+        };
+        env.extend(files.variables());
         let step = RunStep {
             step: u32::try_from(index).unwrap_or(u32::MAX),
             try_no,
@@ -368,8 +397,16 @@ impl Job<'_> {
             workspace: self.core.dir.workspace().to_string_lossy().into_owned(),
             outputs: self.state.borrow().outputs.clone(),
         };
-        let tried = engine.run(self.core, step, timeout, stop, self).await;
+        let mut tried = engine.run(self.core, step, timeout, stop, self).await;
         self.sweep(index).await;
+        match files.read() {
+            Ok(over) => {
+                tried.outputs = merge(over.outputs.clone(), tried.outputs);
+                self.take_over(over);
+            }
+            Err(error) if tried.failure.is_none() => return Tried::failed(error.to_string()),
+            Err(_) => {}
+        }
         tried
     }
 
@@ -496,6 +533,20 @@ mod tests {
             [step(None), step(Some(0)), step(Some(0)), step(Some(1)), step(None), step(None)];
         let sizes: Vec<_> = groups(&steps).into_iter().map(|(_, group)| group.len()).collect();
         assert_eq!(sizes, [1, 2, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_long_error_is_cut_at_a_character() {
+        assert_eq!(shorten("é".repeat(ERROR_BYTES_MAX / 2)).len(), ERROR_BYTES_MAX);
+        let cut = shorten("é".repeat(ERROR_BYTES_MAX));
+        assert!(cut.ends_with("é…") && cut.len() <= ERROR_BYTES_MAX + 3);
+    }
+
+    #[test]
+    fn what_a_function_returns_wins_over_what_it_wrote() {
+        let merged = merge(Some(json!({"a": 1, "b": 1})), Some(json!({"b": 2})));
+        assert_eq!(merged, Some(json!({"a": 1, "b": 2})));
+        assert_eq!(merge(Some(json!({"a": 1})), None), Some(json!({"a": 1})));
     }
 
     #[test]

@@ -64,7 +64,9 @@ impl Seen {
     /// It ended and its log is whole.
     pub fn complete(&self) -> bool {
         self.end().is_some_and(|end| {
-            end.ends.iter().all(|(stream, end)| self.ends().get(stream).copied().unwrap_or(0) >= *end)
+            end.ends
+                .iter()
+                .all(|(stream, end)| self.ends().get(stream).copied().unwrap_or(0) >= *end)
         })
     }
 }
@@ -180,7 +182,12 @@ impl Coordinator {
     }
 
     /// Waits until the attempt looks like this.
-    pub async fn until(&self, id: AttemptId, what: &str, condition: impl Fn(&Seen) -> bool) -> Seen {
+    pub async fn until(
+        &self,
+        id: AttemptId,
+        what: &str,
+        condition: impl Fn(&Seen) -> bool,
+    ) -> Seen {
         let mut changes = self.changed.subscribe();
         let waiting = async {
             loop {
@@ -204,7 +211,8 @@ impl Coordinator {
     async fn serve(&self, stream: TcpStream) -> Option<()> {
         let mut socket = accept_async(stream).await.ok()?;
         let nonce = "0123456789abcdef".to_owned();
-        send(&mut socket, &ToAgent::Challenge { versions: VERSIONS, nonce: nonce.clone() }, &[]).await?;
+        send(&mut socket, &ToAgent::Challenge { versions: VERSIONS, nonce: nonce.clone() }, &[])
+            .await?;
         let (FromAgent::Hello(hello), _) = receive(&mut socket).await? else { panic!("no hello") };
         let key = UnparsedPublicKey::new(&ED25519, hex::decode(&hello.public_key).unwrap());
         key.verify(&hello_message(&nonce), &hex::decode(&hello.signature).unwrap()).unwrap();
@@ -257,9 +265,13 @@ impl Coordinator {
             state.starting.insert(spec.id, (spec, folder));
         }
         if state.manners.acks_logs {
-            frames.extend(state.seen.iter().filter(|(_, seen)| seen.log_frames > 0).map(|(id, seen)| {
-                ToAgent::LogAck { id: *id, to: seen.ends() }
-            }));
+            frames.extend(
+                state
+                    .seen
+                    .iter()
+                    .filter(|(_, seen)| seen.log_frames > 0)
+                    .map(|(id, seen)| ToAgent::LogAck { id: *id, to: seen.ends() }),
+            );
             for seen in state.seen.values_mut() {
                 seen.log_frames = 0;
             }
@@ -292,7 +304,11 @@ impl Coordinator {
                     let (id, beat) = (renewal.id, renewal.beat);
                     renewed.push(Renewed { id, beat, release_in_ms: manners.release_ms });
                 }
-                if manners.renews { answer(ToAgent::Renewed { renewals: renewed }) } else { Vec::new() }
+                if manners.renews {
+                    answer(ToAgent::Renewed { renewals: renewed })
+                } else {
+                    Vec::new()
+                }
             }
             FromAgent::Log { id, key: shown, chunks } => {
                 assert_eq!(shown, key(id));
@@ -304,7 +320,12 @@ impl Coordinator {
                     payload = rest;
                     let stream = seen.streams.entry(chunk.stream).or_default();
                     let have = stream.len() as u64;
-                    assert!(chunk.from <= have, "a gap in stream {}: {have} < {}", chunk.stream, chunk.from);
+                    assert!(
+                        chunk.from <= have,
+                        "a gap in stream {}: {have} < {}",
+                        chunk.stream,
+                        chunk.from
+                    );
                     let skip = usize::try_from(have - chunk.from).unwrap().min(bytes.len());
                     stream.extend_from_slice(&bytes[skip..]);
                     assert_eq!(chunk.marks[0].0, chunk.from);
@@ -343,8 +364,11 @@ impl std::fmt::Debug for Brief<'_> {
             .iter()
             .map(|(s, b)| (s, b.len(), String::from_utf8_lossy(&b[b.len().saturating_sub(300)..])))
             .collect();
-        write!(f, "begun {} renewals {} abandoned {:?} refused {:?} facts {:#?} tails {tails:#?}",
-            self.0.begun, self.0.renewals, self.0.abandoned, self.0.refused, self.0.facts)
+        write!(
+            f,
+            "begun {} renewals {} abandoned {:?} refused {:?} facts {:#?} tails {tails:#?}",
+            self.0.begun, self.0.renewals, self.0.abandoned, self.0.refused, self.0.facts
+        )
     }
 }
 
@@ -352,7 +376,11 @@ fn key(id: AttemptId) -> AttemptKey {
     AttemptKey(format!("key of {id}"))
 }
 
-async fn send(socket: &mut WebSocketStream<TcpStream>, frame: &ToAgent, payload: &[u8]) -> Option<()> {
+async fn send(
+    socket: &mut WebSocketStream<TcpStream>,
+    frame: &ToAgent,
+    payload: &[u8],
+) -> Option<()> {
     socket.send(Message::binary(frame::encode(frame, payload).unwrap())).await.ok()
 }
 

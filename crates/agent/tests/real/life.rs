@@ -47,19 +47,24 @@ async fn a_job_that_ends_while_its_agent_is_away_is_reported_later() {
     let mut world = World::new(Manners::default()).await;
     let flag = world.temp.path().join("flag");
     let id = world.submit(vec![sh(&format!(
-        "echo begun; while ! [ -e {} ]; do sleep 0.02; done; echo done", flag.display()
+        "echo begun; while ! [ -e {} ]; do sleep 0.02; done; echo done",
+        flag.display()
     ))]);
     world.coordinator.until(id, "the first line", |seen| seen.text(1) == "begun\n").await;
     world.kill_agent();
     std::fs::write(&flag, "").unwrap();
     let spool = world.data().join("attempts").join(id.to_string()).join("spool/facts-0000000001");
     until("the end in the spool", || {
-        std::fs::read(&spool).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains("\"ended\""))
+        std::fs::read(&spool)
+            .is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains("\"ended\""))
     })
     .await;
     world.start_agent();
     let seen = world.coordinator.ended(id).await;
-    assert_eq!((seen.end().unwrap().outcome, seen.text(1).as_str()), (Outcome::Success, "begun\ndone\n"));
+    assert_eq!(
+        (seen.end().unwrap().outcome, seen.text(1).as_str()),
+        (Outcome::Success, "begun\ndone\n")
+    );
     world.gone(id).await;
 }
 
@@ -67,7 +72,10 @@ async fn a_job_that_ends_while_its_agent_is_away_is_reported_later() {
 async fn a_killed_supervisor_is_lost_with_a_gap_and_nothing_survives() {
     let world = World::new(Manners::default()).await;
     let sleep = unique_sleep();
-    let id = world.submit(vec![sh("echo whole"), sh(&format!("echo cut; setsid sleep {sleep} & sleep {sleep}"))]);
+    let id = world.submit(vec![
+        sh("echo whole"),
+        sh(&format!("echo cut; setsid sleep {sleep} & sleep {sleep}")),
+    ]);
     world.coordinator.until(id, "output", |seen| seen.text(2) == "cut\n").await;
     until("the sleeps", || runs(&sleep)).await;
     kill(world.supervisor(id), 9);
@@ -81,11 +89,13 @@ async fn a_killed_supervisor_is_lost_with_a_gap_and_nothing_survives() {
 
 #[tokio::test]
 async fn without_renewals_the_attempt_fences_itself_before_the_release() {
-    let timers = Timers { renew_ms: 100, fence_term_ms: 1500, fence_kill_ms: 700, reservation_ms: 9000 };
+    let timers =
+        Timers { renew_ms: 100, fence_term_ms: 1500, fence_kill_ms: 700, reservation_ms: 9000 };
     let manners = Manners { timers, release_ms: 3000, renews: false, ..Manners::default() };
     let world = World::new(manners).await;
     let sleep = unique_sleep();
-    let id = world.submit(vec![sh(&format!("trap '' TERM; echo up; sleep {sleep}; sleep {sleep}"))]);
+    let id =
+        world.submit(vec![sh(&format!("trap '' TERM; echo up; sleep {sleep}; sleep {sleep}"))]);
     world.coordinator.until(id, "it to begin", |seen| seen.begun).await;
     let begun = Instant::now();
     world.coordinator.until(id, "output", |seen| seen.text(1) == "up\n").await;
@@ -97,7 +107,8 @@ async fn without_renewals_the_attempt_fences_itself_before_the_release() {
 
 #[tokio::test]
 async fn a_stopped_supervisor_is_ended_by_the_kernel() {
-    let timers = Timers { renew_ms: 100, fence_term_ms: 1500, fence_kill_ms: 700, reservation_ms: 9000 };
+    let timers =
+        Timers { renew_ms: 100, fence_term_ms: 1500, fence_kill_ms: 700, reservation_ms: 9000 };
     let manners = Manners { timers, release_ms: 3000, ..Manners::default() };
     let world = World::new(manners).await;
     let sleep = unique_sleep();
@@ -137,14 +148,21 @@ async fn an_attempt_that_the_coordinator_does_not_want_back_is_killed() {
 #[tokio::test]
 async fn a_cancelled_command_gets_its_grace() {
     let world = World::new(Manners::default()).await;
-    let id = world.submit(vec![sh("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"), sh("echo no")]);
+    let id = world.submit(vec![
+        sh("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"),
+        sh("echo no"),
+    ]);
     world.coordinator.until(id, "output", |seen| seen.text(1) == "up\n").await;
     world.coordinator.order(ToAgent::Cancel { id, force: false, reason: "by hand".into() });
     let seen = world.coordinator.ended(id).await;
     let end = seen.end().unwrap();
     assert_eq!((end.outcome, end.reason.as_deref()), (Outcome::Cancelled, Some("by hand")));
     // In between the shell says what became of its `sleep`, which got the signal too.
-    assert!(seen.text(1).starts_with("up\n") && seen.text(1).ends_with("bye\n"), "{}", seen.text(1));
+    assert!(
+        seen.text(1).starts_with("up\n") && seen.text(1).ends_with("bye\n"),
+        "{}",
+        seen.text(1)
+    );
     assert_eq!(seen.step(0).unwrap().exit_code, Some(3));
     assert_eq!(seen.step(1).unwrap().outcome, Outcome::Cancelled);
     assert_eq!(seen.text(2), "");
@@ -153,7 +171,8 @@ async fn a_cancelled_command_gets_its_grace() {
 #[tokio::test]
 async fn a_command_that_ignores_the_cancel_is_killed_after_the_grace() {
     let world = World::new(Manners::default()).await;
-    let id = world.submit(vec![sh("trap '' INT TERM HUP; echo up; while sleep 0.1; do date; done")]);
+    let id =
+        world.submit(vec![sh("trap '' INT TERM HUP; echo up; while sleep 0.1; do date; done")]);
     world.coordinator.until(id, "output", |seen| seen.text(1).starts_with("up\n")).await;
     let cancelled = Instant::now();
     world.coordinator.order(ToAgent::Cancel { id, force: false, reason: "by hand".into() });
@@ -180,7 +199,8 @@ async fn an_unacknowledged_log_stops_the_command_and_loses_nothing() {
     let manners = Manners { acks_logs: false, ..Manners::default() };
     let world = World::new(manners).await;
     let total = 20 * 1024 * 1024;
-    let id = world.submit(vec![sh(&format!("head -c {total} /dev/zero | tr '\\0' x; echo; echo end"))]);
+    let id =
+        world.submit(vec![sh(&format!("head -c {total} /dev/zero | tr '\\0' x; echo; echo end"))]);
     let window = 512 * 1024;
     let arrived = |seen: &crate::coordinator::Seen| seen.streams.get(&1).map_or(0, Vec::len);
     world.coordinator.until(id, "a full window", |seen| arrived(seen) == window).await;

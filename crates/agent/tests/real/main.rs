@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
+mod control;
 mod coordinator;
 mod life;
 mod steps;

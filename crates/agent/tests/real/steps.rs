@@ -2,7 +2,7 @@
 
 use shuntyard_protocol::{
     Outcome,
-    plan::{Parallel, Step, StepRetry},
+    plan::{Action, Parallel, Step, StepRetry},
 };
 
 use crate::{
@@ -45,7 +45,12 @@ async fn nothing_of_a_step_survives_it_and_nothing_hangs_it() {
 
 #[tokio::test]
 async fn exit_codes_and_signals_are_told() {
-    let mut failing = vec![sh("kill -9 $$"), sh("exit 3"), sh("false | true; echo hi"), sh("no-such-command-here")];
+    let mut failing = vec![
+        sh("kill -9 $$"),
+        sh("exit 3"),
+        sh("false | true; echo hi"),
+        sh("no-such-command-here"),
+    ];
     for step in &mut failing {
         step.continue_on_error = true;
     }
@@ -73,7 +78,11 @@ async fn hand_off_files_reach_later_steps() {
     ])
     .await;
     assert_eq!(seen.text(2), "1-tool\nx\ny\n");
-    assert!(seen.text(4).starts_with("warning: 'SHUNT_RUN' is set by the agent"), "{}", seen.text(4));
+    assert!(
+        seen.text(4).starts_with("warning: 'SHUNT_RUN' is set by the agent"),
+        "{}",
+        seen.text(4)
+    );
     assert!(seen.text(4).contains("evil=1 run_"));
     let error = seen.step(4).unwrap().error.clone().unwrap();
     assert!(error.contains("no line is exactly 'STOP'"), "{error}");
@@ -82,7 +91,9 @@ async fn hand_off_files_reach_later_steps() {
 
 #[tokio::test]
 async fn a_value_that_is_too_long_names_variable_and_limit() {
-    let (world, seen) = run(vec![sh("{ printf BIG=; head -c 131072 /dev/zero | tr '\\0' x; } >> $SHUNT_ENV")]).await;
+    let (world, seen) =
+        run(vec![sh("{ printf BIG=; head -c 131072 /dev/zero | tr '\\0' x; } >> $SHUNT_ENV")])
+            .await;
     let error = seen.step(0).unwrap().error.clone().unwrap();
     assert!(error.contains("'BIG'") && error.contains("131072"), "{error}");
     let mut steps = vec![sh("true")];
@@ -99,7 +110,8 @@ async fn a_step_out_of_time_is_timed_out_and_a_failed_one_is_tried_again() {
     slow.timeout_ms = Some(300);
     slow.continue_on_error = true;
     let mut flaky = sh("echo try $SHUNT_STEP_TRY; test $SHUNT_STEP_TRY = 3");
-    flaky.retry = Some(StepRetry { max_attempts: 3, delay_ms: 10, max_delay_ms: 10, exponential: false });
+    flaky.retry =
+        Some(StepRetry { max_attempts: 3, delay_ms: 10, max_delay_ms: 10, exponential: false });
     let (_world, seen) = run(vec![slow, flaky]).await;
     assert_eq!(seen.step(0).unwrap().outcome, Outcome::TimedOut);
     assert!(seen.text(1).ends_with("stopping\n"), "{}", seen.text(1));
@@ -150,4 +162,48 @@ async fn more_attempts_than_slots_are_refused() {
     let id = world.submit(vec![sh("true")]);
     let seen = world.coordinator.until(id, "a refusal", |seen| seen.refused.is_some()).await;
     assert_eq!(seen.refused.unwrap(), "no slot is free");
+}
+
+const WORKFLOW: &str = r#"
+import { workflow, job, step, sh } from 'shuntyard';
+let shared = 0;
+export default workflow('ci', { jobs: [job('build', { steps: [
+  step('first', async (ctx) => {
+    shared += 1;
+    ctx.log('hello from', ctx.run.number);
+    await ctx.$`echo a command; echo W=written >> $SHUNT_ENV; echo file=1 >> $SHUNT_OUTPUT`;
+    ctx.setEnv('S', 'set');
+    return { n: 41 + shared };
+  }),
+  sh('echo $S $W'),
+  step('third', async (ctx) => { throw new Error('no, ' + shared); }),
+  step('slow', async (ctx) => { await ctx.$`trap 'echo stopping; exit 0' TERM; echo up; sleep 600`; }),
+] })] });
+"#;
+
+#[tokio::test]
+async fn functions_run_in_the_engine_and_share_the_job() {
+    let world = World::new(Manners::default()).await;
+    let function =
+        |name: &str| Step { name: name.into(), action: Action::Function {}, ..Step::default() };
+    let mut steps = vec![function("first"), sh("echo $S $W"), function("third"), function("slow")];
+    steps[2].continue_on_error = true;
+    steps[3].timeout_ms = Some(1000);
+    let spec = spec(steps);
+    let folder = serde_json::json!({ &spec.file: WORKFLOW }).to_string();
+    let id = world.coordinator.submit(spec, folder.as_bytes());
+    let seen = world.coordinator.ended(id).await;
+    assert!(
+        seen.text(1).contains("hello from 7") && seen.text(1).contains("a command\n"),
+        "{}",
+        seen.text(1)
+    );
+    assert_eq!(seen.text(2), "set written\n");
+    let error = seen.step(2).unwrap().error.clone().unwrap();
+    assert!(error.contains("no, 1") && error.contains("ci.ts"), "{error}");
+    assert_eq!(seen.step(3).unwrap().outcome, Outcome::TimedOut);
+    assert!(seen.text(4).starts_with("up\n"), "{}", seen.text(4));
+    let outputs = seen.step(0).unwrap().outputs.clone().unwrap();
+    assert_eq!(outputs, serde_json::json!({"n": 42, "file": "1"}));
+    assert_eq!(seen.end().unwrap().outcome, Outcome::TimedOut);
 }

@@ -70,7 +70,8 @@ async fn with_run_as_commands_and_workspace_belong_to_that_user() {
     let world = World::with_args(Manners::default(), &["--run-as", "nobody"]).await;
     let seen = look(&world).await;
     check(&seen, "65534");
-    let id = world.submit(vec![sh("touch mine; stat -c %u mine . ; echo A=1 >> $SHUNT_ENV"), sh("echo $A")]);
+    let id = world
+        .submit(vec![sh("touch mine; stat -c %u mine . ; echo A=1 >> $SHUNT_ENV"), sh("echo $A")]);
     let seen = world.coordinator.ended(id).await;
     assert_eq!((seen.text(1).as_str(), seen.text(2).as_str()), ("65534\n65534\n", "1\n"));
 }
@@ -98,7 +99,11 @@ async fn the_source_is_there_and_a_missing_commit_fails_with_the_reason() {
     let url = format!("file://{}", repo.display());
     let with_code = |commit: &str| {
         let mut spec = spec(vec![sh("cat file; git log --format=%s; stat -c %u file")]);
-        let code = Code { url: url.clone(), commit: commit.into(), ref_name: Some("refs/heads/main".into()) };
+        let code = Code {
+            url: url.clone(),
+            commit: commit.into(),
+            ref_name: Some("refs/heads/main".into()),
+        };
         spec.code = Some(code);
         spec
     };

@@ -115,7 +115,8 @@ impl Drop for World {
             let log = fs::read_to_string(self.temp.path().join("agent.log")).unwrap_or_default();
             let tail: Vec<_> = log.lines().rev().take(40).collect();
             eprintln!("agent's log, latest first:\n{}", tail.join("\n"));
-            for entry in fs::read_dir(self.data().join("attempts")).into_iter().flatten().flatten() {
+            for entry in fs::read_dir(self.data().join("attempts")).into_iter().flatten().flatten()
+            {
                 let log = fs::read_to_string(entry.path().join("supervisor.log"));
                 eprintln!("{:?}: {}", entry.file_name(), log.unwrap_or_default());
             }

@@ -1,0 +1,105 @@
+//! What the owner of an agent can tell it, with the agent inside this process.
+
+use std::{path::PathBuf, time::Duration};
+
+use shuntyard_agent::{AgentConfig, Control, Launcher, RunError, Status, run};
+use shuntyard_protocol::Outcome;
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
+
+use crate::{
+    coordinator::Manners,
+    world::{World, runs, sh, unique_sleep},
+};
+
+struct Inside {
+    control: watch::Sender<Control>,
+    running: JoinHandle<Result<(), RunError>>,
+    events: mpsc::Receiver<Status>,
+}
+
+fn start(world: &World) -> Inside {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_shunt-agent"));
+    let url = format!("ws://127.0.0.1:{}", world.coordinator.port);
+    let mut config =
+        AgentConfig::new(world.data(), vec![url], Launcher { program, args: Vec::new() });
+    config.slots = 4;
+    let (control, receiver) = watch::channel(Control::Run);
+    let (sender, events) = mpsc::channel(16);
+    let running = tokio::task::spawn(run(config, receiver, Some(sender)));
+    Inside { control, running, events }
+}
+
+#[tokio::test]
+async fn a_draining_agent_takes_nothing_new_and_leaves_when_all_has_ended() {
+    let world = World::without_agent(Manners::default()).await;
+    let mut inside = start(&world);
+    let flag = world.temp.path().join("flag");
+    let id = world.submit(vec![sh(&format!(
+        "echo up; until [ -e {} ]; do sleep 0.02; done",
+        flag.display()
+    ))]);
+    world.coordinator.until(id, "output", |seen| seen.text(1) == "up\n").await;
+    inside.control.send_replace(Control::Drain);
+    let late = world.submit(vec![sh("true")]);
+    let refused = world.coordinator.until(late, "a refusal", |seen| seen.refused.is_some()).await;
+    assert_eq!(refused.refused.unwrap(), "the agent is draining");
+    std::fs::write(&flag, "").unwrap();
+    let seen = world.coordinator.ended(id).await;
+    assert_eq!(seen.end().unwrap().outcome, Outcome::Success);
+    inside.running.await.unwrap().unwrap();
+    let mut events = Vec::new();
+    while let Some(event) = inside.events.recv().await {
+        events.push(event);
+    }
+    assert!(events.contains(&Status::Started { id, name: "build".into() }), "{events:?}");
+    assert!(events.contains(&Status::Gone { id }), "{events:?}");
+}
+
+#[tokio::test]
+async fn cancelling_everything_asks_first_and_reports_the_end() {
+    let world = World::without_agent(Manners::default()).await;
+    let inside = start(&world);
+    let sleep = unique_sleep();
+    let id =
+        world.submit(vec![sh(&format!("trap 'echo bye; exit 0' TERM; echo up; sleep {sleep}"))]);
+    world.coordinator.until(id, "output", |seen| seen.text(1) == "up\n").await;
+    inside.control.send_replace(Control::CancelAll { grace: Duration::from_secs(5) });
+    inside.running.await.unwrap().unwrap();
+    let seen = world.coordinator.ended(id).await;
+    assert_eq!(seen.end().unwrap().outcome, Outcome::Cancelled);
+    assert!(seen.text(1).ends_with("bye\n"), "{}", seen.text(1));
+    assert!(!runs(&sleep));
+}
+
+#[tokio::test]
+async fn a_stopped_agent_leaves_its_jobs_running_for_the_next_one() {
+    let world = World::without_agent(Manners::default()).await;
+    let inside = start(&world);
+    let flag = world.temp.path().join("flag");
+    let id = world.submit(vec![sh(&format!(
+        "echo up; until [ -e {} ]; do sleep 0.02; done; echo down",
+        flag.display()
+    ))]);
+    world.coordinator.until(id, "output", |seen| seen.text(1) == "up\n").await;
+    inside.control.send_replace(Control::Stop);
+    inside.running.await.unwrap().unwrap();
+    let next = start(&world);
+    std::fs::write(&flag, "").unwrap();
+    let seen = world.coordinator.ended(id).await;
+    assert_eq!(seen.text(1), "up\ndown\n");
+    world.gone(id).await;
+    next.control.send_replace(Control::Stop);
+    next.running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn two_agents_do_not_share_a_data_directory() {
+    let world = World::new(Manners::default()).await;
+    let id = world.submit(vec![sh("true")]);
+    world.coordinator.ended(id).await;
+    let second = start(&world);
+    assert!(matches!(second.running.await.unwrap(), Err(RunError::DataDirInUse { .. })));
+}
