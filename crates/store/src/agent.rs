@@ -5,7 +5,7 @@ use shuntyard_protocol::{AgentId, InstanceId, Timestamp, TokenId, agent::Contain
 use crate::{
     Store,
     column::{containment_word, row},
-    db::{on, read},
+    db::{again, on, read},
     error::{During, StoreError},
     token,
 };
@@ -76,6 +76,23 @@ impl Store {
     /// Enrols a key with a token, in one transaction: of several that race for the token's last
     /// use exactly one wins. A key that is known needs no token and uses none.
     pub async fn enrol_agent(
+        &self,
+        id: AgentId,
+        public_key: &str,
+        token_hash: &[u8; 32],
+        seen: &AgentSeen,
+        now: Timestamp,
+    ) -> Result<Enrolled, StoreError> {
+        match again!(self.enrol_once(id, public_key, token_hash, seen, now)) {
+            // Another connection enrolled the same key in the same instant: it is known now.
+            Err(error) if error.is_duplicate() => {
+                self.enrol_once(id, public_key, token_hash, seen, now).await
+            }
+            result => result,
+        }
+    }
+
+    async fn enrol_once(
         &self,
         id: AgentId,
         public_key: &str,

@@ -12,7 +12,7 @@ use crate::{
     Store,
     apply::portions,
     column::row,
-    db::{Tx, on, push_ids, read},
+    db::{Tx, again, on, push_ids, read},
     error::{During, StoreError},
     store::Change,
 };
@@ -90,18 +90,30 @@ impl Store {
         if classes.is_empty() || limit == 0 {
             return Ok(Vec::new());
         }
+        let taken = again!(self.claim_once(classes, limit, owner, offer_until, now))?;
+        let runs: BTreeSet<RunId> = taken.iter().map(|row| row.run_id).collect();
+        self.announce(Change { runs: runs.into_iter().collect(), ..Change::default() });
+        Ok(taken.into_iter().map(claimed).collect())
+    }
+
+    async fn claim_once(
+        &self,
+        classes: &[i64],
+        limit: u32,
+        owner: InstanceId,
+        offer_until: Timestamp,
+        now: Timestamp,
+    ) -> Result<Vec<Taken>, StoreError> {
         let mut tx = self.inner.db.begin().await?;
         let taken = take(&mut tx, classes, limit, now).await?;
         if taken.is_empty() {
-            return Ok(Vec::new());
+            return Ok(taken);
         }
         dequeue(&mut tx, &taken).await?;
         offer(&mut tx, &taken).await?;
         insert_attempts(&mut tx, &taken, owner, offer_until, now).await?;
         tx.commit().await?;
-        let runs: BTreeSet<RunId> = taken.iter().map(|row| row.run_id).collect();
-        self.announce(Change { runs: runs.into_iter().collect(), ..Change::default() });
-        Ok(taken.into_iter().map(claimed).collect())
+        Ok(taken)
     }
 }
 

@@ -12,7 +12,7 @@ use shuntyard_protocol::{
 use crate::{
     Store,
     column::row,
-    db::{Tx, clean, on},
+    db::{Tx, again, clean, on},
     delivery,
     error::{During, StoreError},
     seed::{self, JobSeed, RunSeed},
@@ -116,6 +116,22 @@ impl Store {
         for run in &runs {
             check(run)?;
         }
+        let created = again!(self.create_once(event, &runs, delivery, queue_max, now))?;
+        if created.fresh > 0 {
+            let runs = created.runs.clone();
+            self.announce(Change { runs, queue_ready: true, ..Change::default() });
+        }
+        Ok(created)
+    }
+
+    async fn create_once(
+        &self,
+        event: &NewEvent,
+        runs: &[NewRun],
+        delivery: Option<(DeliveryId, &str)>,
+        queue_max: u32,
+        now: Timestamp,
+    ) -> Result<Created, StoreError> {
         let mut tx = self.inner.db.begin().await?;
         let ended = match delivery {
             Some((id, _)) => ended_delivery(&mut tx, id).await?,
@@ -126,10 +142,10 @@ impl Store {
             None => put_event(&mut tx, event, now).await?,
         };
         if ended.is_none() {
-            check_depth(&mut tx, &event.org, queue_max, &runs).await?;
+            check_depth(&mut tx, &event.org, queue_max, runs).await?;
         }
         let mut created = Created { event: id, runs: Vec::new(), fresh: 0 };
-        for run in &runs {
+        for run in runs {
             let known = existing_run(&mut tx, id, &run.workflow).await?;
             created.runs.push(known.unwrap_or(run.id));
             if known.is_none() && ended.is_none() {
@@ -141,10 +157,6 @@ impl Store {
             delivery::finish(&mut tx, delivery, "done", outcome, Some(id), now).await?;
         }
         tx.commit().await?;
-        if created.fresh > 0 {
-            let runs = created.runs.clone();
-            self.announce(Change { runs, queue_ready: true, ..Change::default() });
-        }
         Ok(created)
     }
 }

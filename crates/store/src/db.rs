@@ -91,7 +91,25 @@ macro_rules! push_ids {
     }};
 }
 
-pub(crate) use {on, push_ids, read};
+/// How often an operation is tried that lost against another transaction.
+pub(crate) const CONFLICT_TRIES: u32 = 5;
+
+/// Repeats an operation that a deadlock or serialisation failure ended; nothing of it was kept.
+macro_rules! again {
+    ($operation:expr) => {{
+        let mut tries = 1;
+        loop {
+            match $operation.await {
+                Err(error) if error.is_conflict() && tries < $crate::db::CONFLICT_TRIES => {
+                    tries += 1;
+                }
+                result => break result,
+            }
+        }
+    }};
+}
+
+pub(crate) use {again, on, push_ids, read};
 
 impl Db {
     pub(crate) async fn open(database: &Database) -> Result<Self, StoreError> {

@@ -33,6 +33,19 @@ pub struct LogAppend {
     pub bytes: Vec<u8>,
 }
 
+impl LogAppend {
+    /// Why it can never be stored, if it is too large.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let (bytes, marks) = (self.bytes.len(), self.marks.len());
+        (bytes > CHUNK_BYTES_MAX || marks > CHUNK_MARKS_MAX).then(|| {
+            format!(
+                "a chunk may have {CHUNK_BYTES_MAX} bytes and {CHUNK_MARKS_MAX} marks; \
+                 this one has {bytes} and {marks}"
+            )
+        })
+    }
+}
+
 /// What became of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogAnswer {

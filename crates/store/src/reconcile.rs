@@ -12,7 +12,7 @@ use sqlx::QueryBuilder;
 use crate::{
     Store,
     column::row,
-    db::{Tx, on, read},
+    db::{Tx, again, on, read},
     error::{During, StoreError},
 };
 
@@ -106,6 +106,15 @@ impl Store {
         if held.is_empty() {
             return Ok(Vec::new());
         }
+        again!(self.reconcile_once(agent, instance, held))
+    }
+
+    async fn reconcile_once(
+        &self,
+        agent: AgentId,
+        instance: InstanceId,
+        held: &[HeldAttempt],
+    ) -> Result<Vec<Verdict>, StoreError> {
         let mut tx = self.inner.db.begin().await?;
         let rows = held_rows(&mut tx, held).await?;
         let mut logs = log_ends(&mut tx, held).await?;

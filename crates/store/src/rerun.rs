@@ -12,7 +12,7 @@ use shuntyard_protocol::{JobId, Outcome, RunId, Timestamp};
 use crate::{
     Store,
     column::row,
-    db::{Tx, on},
+    db::{Tx, again, on},
     error::{During, StoreError},
     run::{self, EdgeInfo, RunInfo},
     seed::{self, JobSeed, RunSeed},
@@ -64,6 +64,22 @@ impl Store {
         mut mint: impl FnMut() -> JobId + Send,
         now: Timestamp,
     ) -> Result<Rerun, StoreError> {
+        let (rerun, fresh) = again!(self.rerun_once(old, only_failed, new_id, &mut mint, now))?;
+        if fresh {
+            self.announce(Change { runs: vec![new_id], queue_ready: true, ..Change::default() });
+        }
+        Ok(rerun)
+    }
+
+    /// Also tells whether it was made just now.
+    async fn rerun_once(
+        &self,
+        old: RunId,
+        only_failed: bool,
+        new_id: RunId,
+        mint: &mut (impl FnMut() -> JobId + Send),
+        now: Timestamp,
+    ) -> Result<(Rerun, bool), StoreError> {
         let invalid = |why: &str| StoreError::Invalid {
             what: format!("a rerun of {old}"),
             why: why.to_owned(),
@@ -71,7 +87,7 @@ impl Store {
         let during = "read a run to run it again";
         let mut tx = self.inner.db.begin().await?;
         if let Some(done) = find_rerun(&mut tx, new_id).await? {
-            return Ok(done);
+            return Ok((done, false));
         }
         let run: Option<RunInfo> = on!(&mut tx, Db, c => {
             sqlx::query_as(run::RUN).bind(old.uuid()).fetch_optional(c).await
@@ -93,11 +109,10 @@ impl Store {
         let count = |n: usize| u32::try_from(n).expect("a run has few thousand jobs");
         let carried = count(keep.len());
         let again = count(jobs.len()) - carried;
-        let jobs = jobs.into_iter().map(|job| job_seed(job, &edges, &keep, &mut mint)).collect();
+        let jobs = jobs.into_iter().map(|job| job_seed(job, &edges, &keep, mint)).collect();
         seed::insert(&mut tx, run_seed(run, new_id, jobs), now).await?;
         tx.commit().await?;
-        self.announce(Change { runs: vec![new_id], queue_ready: true, ..Change::default() });
-        Ok(Rerun { run: new_id, again, carried })
+        Ok((Rerun { run: new_id, again, carried }, true))
     }
 }
 

@@ -56,6 +56,7 @@ conformance![
     attempts::what_is_overdue_is_found,
     attempts::an_agent_gets_its_attempts_back,
     batches::many_submitters_share_commits,
+    batches::a_crowd_of_writers_keeps_the_counters_true,
     batches::a_fact_that_cannot_be_stored_is_parked_alone,
     batches::a_batch_means_what_its_facts_mean_one_by_one,
     batches::changes_are_hinted,

@@ -83,7 +83,7 @@ impl World {
         let current = self.current_with_key(id, key).is_some();
         match fact {
             AttemptFact::StepStarted { step, at } if current => {
-                self.step_started(id, *step, *at)?
+                self.step_started(id, *step, *at)?;
             }
             AttemptFact::StepEnded(end) if current => self.step_ended(id, end)?,
             AttemptFact::Ended(end) if current => {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::batch::{self, Answers, BATCH_MAX, Batch};
 use crate::{
     error::StoreError,
-    log::{CHUNK_BYTES_MAX, CHUNK_MARKS_MAX, LogAnswer, LogAppend},
+    log::{LogAnswer, LogAppend},
     store::Inner,
 };
 
@@ -56,13 +56,7 @@ impl Handles {
     }
 
     pub(crate) async fn append(&self, chunk: LogAppend) -> Result<LogAnswer, StoreError> {
-        if chunk.bytes.len() > CHUNK_BYTES_MAX || chunk.marks.len() > CHUNK_MARKS_MAX {
-            let reason = format!(
-                "a chunk may have {CHUNK_BYTES_MAX} bytes and {CHUNK_MARKS_MAX} marks; \
-                 this one has {} and {}",
-                chunk.bytes.len(),
-                chunk.marks.len()
-            );
+        if let Some(reason) = chunk.fault() {
             return Ok(LogAnswer::Failed { reason });
         }
         let bytes = u32::try_from(chunk.bytes.len()).expect("a chunk is shorter than 4 GiB");

@@ -84,6 +84,9 @@ fn take(
     else {
         return LogAnswer::Superseded;
     };
+    if let Some(reason) = log.fault() {
+        return LogAnswer::Failed { reason };
+    }
     let end = ends.entry((log.id, log.stream)).or_insert(0);
     let have = *end;
     if log.from > have {

@@ -45,15 +45,17 @@ pub(crate) trait Segments: Send + Sync {
 
 /// Files in a folder, `<segment id>.log`.
 pub(crate) struct DirSegments {
+    writing: Arc<Mutex<Writing>>,
     folder: PathBuf,
-    instance: InstanceId,
-    open: Arc<Mutex<Open>>,
 }
 
-/// The segment that is being written.
-#[derive(Default)]
-struct Open {
-    /// Segments begun in this life; names the next one.
+/// What this life of the process writes.
+struct Writing {
+    folder: PathBuf,
+    instance: InstanceId,
+    /// A segment that has this many bytes is closed.
+    max: u64,
+    /// Segments begun; names the next one.
     begun: u64,
     current: Option<(SegmentId, File, u64)>,
 }
@@ -61,19 +63,24 @@ struct Open {
 impl DirSegments {
     /// Creates nothing before the first append.
     pub(crate) fn new(folder: PathBuf, instance: InstanceId) -> Self {
-        Self { folder, instance, open: Arc::default() }
+        Self::with_max(folder, instance, SEGMENT_BYTES_MAX)
+    }
+
+    fn with_max(folder: PathBuf, instance: InstanceId, max: u64) -> Self {
+        let writing = Writing { folder: folder.clone(), instance, max, begun: 0, current: None };
+        Self { writing: Arc::new(Mutex::new(writing)), folder }
     }
 }
 
 impl Segments for DirSegments {
     fn append(&self, bytes: Vec<Vec<u8>>, now: Timestamp) -> Later<'_, Vec<Place>> {
-        let (folder, instance, open) = (self.folder.clone(), self.instance, self.open.clone());
+        let writing = self.writing.clone();
         Box::pin(run(move || {
-            let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-            let result = append(&mut open, &folder, instance, &bytes, now);
+            let mut writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = writing.append(&bytes, now);
             if result.is_err() {
                 // What a failed write left behind is unknown: never append to it again.
-                open.current = None;
+                writing.current = None;
             }
             result
         }))
@@ -105,33 +112,30 @@ async fn run<T: Send + 'static>(
     task::spawn_blocking(work).await.map_err(|_| StoreError::Closed)?
 }
 
-fn append(
-    open: &mut Open,
-    folder: &Path,
-    instance: InstanceId,
-    bytes: &[Vec<u8>],
-    now: Timestamp,
-) -> Result<Vec<Place>, StoreError> {
-    if open.current.as_ref().is_some_and(|(_, _, len)| *len >= SEGMENT_BYTES_MAX) {
-        open.current = None;
-    }
-    if open.current.is_none() {
-        let segment = segment_id(instance, open.begun, now);
-        let file = create(folder, segment).map_err(|source| StoreError::Segment {
-            operation: "create",
-            segment,
-            source,
+impl Writing {
+    fn append(&mut self, bytes: &[Vec<u8>], now: Timestamp) -> Result<Vec<Place>, StoreError> {
+        if self.current.as_ref().is_some_and(|(_, _, len)| *len >= self.max) {
+            self.current = None;
+        }
+        if self.current.is_none() {
+            let segment = segment_id(self.instance, self.begun, now);
+            // Whether or not its file can be made, its name is used up.
+            self.begun += 1;
+            let file = create(&self.folder, segment).map_err(|source| StoreError::Segment {
+                operation: "create",
+                segment,
+                source,
+            })?;
+            self.current = Some((segment, file, 0));
+        }
+        let (segment, file, len) = self.current.as_mut().expect("it was opened just now");
+        let places = lay_out(*segment, *len, bytes);
+        file.write_all(&bytes.concat()).and_then(|()| file.sync_data()).map_err(|source| {
+            StoreError::Segment { operation: "write", segment: *segment, source }
         })?;
-        open.begun += 1;
-        open.current = Some((segment, file, 0));
+        *len += bytes.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        Ok(places)
     }
-    let (segment, file, len) = open.current.as_mut().expect("it was opened just now");
-    let places = lay_out(*segment, *len, bytes);
-    file.write_all(&bytes.concat())
-        .and_then(|()| file.sync_data())
-        .map_err(|source| StoreError::Segment { operation: "write", segment: *segment, source })?;
-    *len += bytes.iter().map(|piece| piece.len() as u64).sum::<u64>();
-    Ok(places)
 }
 
 /// Creates a segment's file so that it is found after a crash.
@@ -206,5 +210,46 @@ impl Segments for MemorySegments {
                     source: io::ErrorKind::UnexpectedEof.into(),
                 })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(n: u8) -> InstanceId {
+        InstanceId::mint(Timestamp(1), [n; 10])
+    }
+
+    #[tokio::test]
+    async fn a_full_segment_is_closed_and_a_new_life_writes_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("segments");
+        let first = DirSegments::with_max(place.clone(), instance(1), 6);
+        let pieces = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
+        let mut places = first.append(pieces(&["abc", "de"]), Timestamp(1)).await.unwrap();
+        places.extend(first.append(pieces(&["fgh"]), Timestamp(1)).await.unwrap());
+        places.extend(first.append(pieces(&["ijk"]), Timestamp(1)).await.unwrap());
+        let second = DirSegments::new(place.clone(), instance(2));
+        places.extend(second.append(pieces(&["lm"]), Timestamp(1)).await.unwrap());
+        let offsets: Vec<_> = places.iter().map(|place| place.from).collect();
+        assert_eq!(offsets, [0, 3, 5, 0, 0]);
+        assert_eq!(places[0].segment, places[2].segment);
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 3);
+        let mut read = Vec::new();
+        for place in places {
+            read.extend(second.read(place).await.unwrap());
+        }
+        assert_eq!(read, b"abcdefghijklm");
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_not_there_are_an_error_that_names_the_segment() {
+        let folder = tempfile::tempdir().unwrap();
+        let segments = DirSegments::new(folder.path().to_owned(), instance(1));
+        let mut place = segments.append(vec![vec![1, 2]], Timestamp(1)).await.unwrap()[0];
+        place.len = 3;
+        let error = segments.read(place).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot read log segment {}", place.segment));
     }
 }

@@ -6,8 +6,8 @@ use proptest::{
     strategy::ValueTree,
     test_runner::{Config, TestRunner},
 };
-use shuntyard_core::apply::{Answer, Fact};
-use shuntyard_protocol::{Outcome, Timestamp, agent::AttemptId};
+use shuntyard_core::apply::{Answer, Counts, Fact};
+use shuntyard_protocol::{Outcome, RunId, Timestamp, agent::AttemptId};
 
 use super::world::{TestRun, World, agent, ended, key};
 use crate::{
@@ -35,6 +35,69 @@ pub(super) async fn many_submitters_share_commits(w: &World) {
     }
     let info = w.store.run(run.id).await.unwrap().unwrap();
     assert_eq!((info.state.as_str(), info.n_success), ("success", 60));
+}
+
+/// Counters and rows say the same.
+async fn check_counters(w: &World, run: RunId) {
+    let info = w.store.run(run).await.unwrap().unwrap();
+    let mut counts = Counts::default();
+    for job in w.store.jobs_of(run).await.unwrap() {
+        *counts.slot(job.state, job.continue_on_error) += 1;
+    }
+    let stored = Counts {
+        waiting: info.n_waiting,
+        running: info.n_running,
+        success: info.n_success,
+        failed: info.n_failed,
+        timed_out: info.n_timed_out,
+        cancelled: info.n_cancelled,
+        skipped: info.n_skipped,
+        lost: info.n_lost,
+        tolerated: info.n_tolerated,
+    };
+    assert_eq!(stored, counts);
+    assert_eq!(info.state.is_ended(), counts.open() == 0);
+}
+
+/// Claims and plays jobs until the queue stays empty; every third fails.
+async fn player(w: &World) {
+    loop {
+        let claimed = w.claim(3).await;
+        if claimed.is_empty() {
+            return;
+        }
+        for claim in claimed {
+            let id = claim.id;
+            if w.store.submit(w.reserved(id)).await.unwrap() != Answer::Committed {
+                continue;
+            }
+            let Answer::Begun { .. } = w.store.submit(w.begin(id)).await.unwrap() else { continue };
+            let outcome =
+                if id.job.uuid().as_u128() % 3 == 0 { Outcome::Failed } else { Outcome::Success };
+            let answer = w.store.submit(ended(id, 1, outcome)).await.unwrap();
+            assert_eq!(answer, Answer::Acked { seq: 1 });
+        }
+    }
+}
+
+pub(super) async fn a_crowd_of_writers_keeps_the_counters_true(w: &World) {
+    let mut runs = Vec::new();
+    for _ in 0..12 {
+        runs.push(w.run(&[("a", &[]), ("b", &["a"]), ("c", &["a"]), ("d", &["b", "c"])]).await.id);
+    }
+    let canceller = async {
+        for &run in runs.iter().step_by(4) {
+            let text = "stop".to_owned();
+            let fact = Fact::CancelRun { run, force: false, reason: text.clone(), by: text };
+            w.store.submit(fact).await.unwrap();
+        }
+    };
+    tokio::join!(player(w), player(w), player(w), player(w), canceller);
+    player(w).await;
+    for run in runs {
+        check_counters(w, run).await;
+        assert_eq!(w.store.run(run).await.unwrap().unwrap().n_waiting, 0);
+    }
 }
 
 /// Makes the database refuse jobs with the reason "poison".

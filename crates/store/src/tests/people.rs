@@ -75,22 +75,22 @@ pub(super) async fn a_token_enrols_as_often_as_it_may(w: &World) {
         w.store.enrol_agent(agent(n), key, &[hash; 32], &seen, w.now()).await.unwrap()
     };
     assert_eq!(enrol(1, "k1", 2).await, Enrolled::TokenRefused, "an API token enrols nobody");
-    let Enrolled::Agent(agent) = enrol(1, "k1", 1).await else { panic!("it is valid") };
-    assert_eq!((agent.id, agent.slots), (agent(1), 4));
+    let Enrolled::Agent(enrolled) = enrol(1, "k1", 1).await else { panic!("it is valid") };
+    assert_eq!((enrolled.id, enrolled.slots), (agent(1), 4));
     let Enrolled::Agent(again) = enrol(9, "k1", 1).await else { panic!("it is known") };
-    assert_eq!(again.id, agent.id);
+    assert_eq!(again.id, enrolled.id);
     assert_eq!(enrol(2, "k2", 1).await, Enrolled::TokenRefused, "it is used up");
-    assert!(w.store.agent_seen(agent.id, &seen, w.instance, w.now()).await.unwrap());
-    w.store.set_agent_draining(agent.id, true).await.unwrap();
+    assert!(w.store.agent_seen(enrolled.id, &seen, w.instance, w.now()).await.unwrap());
+    w.store.set_agent_draining(enrolled.id, true).await.unwrap();
     w.pass(5);
-    w.store.agent_beat(agent.id, w.now()).await.unwrap();
-    let row = w.store.agent(agent.id).await.unwrap().unwrap();
+    w.store.agent_beat(enrolled.id, w.now()).await.unwrap();
+    let row = w.store.agent(enrolled.id).await.unwrap().unwrap();
     assert_eq!((row.instance_id, row.seen_at, row.draining), (Some(w.instance), w.now(), true));
-    w.store.agent_gone(agent.id, w.instance, w.now()).await.unwrap();
+    w.store.agent_gone(enrolled.id, w.instance, w.now()).await.unwrap();
     assert_eq!(w.store.agents(None).await.unwrap()[0].instance_id, None);
-    assert!(w.store.revoke_agent(agent.id, "ann", w.now()).await.unwrap());
-    assert!(!w.store.revoke_agent(agent.id, "ann", w.now()).await.unwrap());
-    assert!(!w.store.agent_seen(agent.id, &seen, w.instance, w.now()).await.unwrap());
+    assert!(w.store.revoke_agent(enrolled.id, "ann", w.now()).await.unwrap());
+    assert!(!w.store.revoke_agent(enrolled.id, "ann", w.now()).await.unwrap());
+    assert!(!w.store.agent_seen(enrolled.id, &seen, w.instance, w.now()).await.unwrap());
     assert!(matches!(enrol(1, "k1", 1).await, Enrolled::KeyRevoked(_)));
     assert!(w.store.agent_by_key("k1").await.unwrap().unwrap().revoked_at.is_some());
 }

@@ -54,6 +54,7 @@ impl World {
         };
         let (store, writers) = Store::open(options).await.unwrap();
         for writer in writers {
+            #[expect(clippy::disallowed_methods, reason = "a test has no tasks to name")]
             tokio::spawn(writer.run());
         }
         let source = SourceId::mint(Timestamp(1), [2; 10]);
