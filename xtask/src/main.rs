@@ -1,1 +1,41 @@
-fn main() {}
+//! Chores of the repository: `cargo xtask <chore>`.
+
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Chores of the repository.")]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Install what the tests need, then run every check and test.
+    Test {
+        /// Only say what would be installed.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Check the house rules that no compiler checks.
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().chore {
+        Chore::Test { dry_run } => test::run(dry_run),
+        Chore::Tidy => tidy::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -36,6 +36,8 @@ api! {
     /// One matched workflow of one event.
     pub struct Run {
         pub id: RunId,
+        /// The happening that started it.
+        pub event: EventId,
         /// Counts the runs of a workflow.
         pub number: u64,
         pub org: String,
@@ -238,6 +240,9 @@ api! {
         pub forks: Option<String>,
         #[serde(default)]
         pub labels: Vec<String>,
+        /// For a local source: the files as they are, committed or not.
+        #[serde(default)]
+        pub work_tree: bool,
     }
 
     /// What is absent stays as it is.

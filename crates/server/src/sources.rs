@@ -41,6 +41,8 @@ pub struct Settings {
     pub run_forks: bool,
     /// Labels of jobs without `runsOn`.
     pub labels: Vec<String>,
+    /// For a local source: the files as they are, committed or not.
+    pub work_tree: bool,
     /// For a local source: what was last seen as its head. Absent until the first look, which
     /// starts nothing.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -99,7 +99,7 @@ async fn push(
 /// The repository to fetch from, and its head. A plain folder is committed to a repository of ours.
 pub async fn head(app: &App, source: &Source) -> anyhow::Result<(String, Head)> {
     let folder = Path::new(&source.url);
-    if git::is_repository(folder).await {
+    if is_committed(source, folder).await? {
         return Ok((source.url.clone(), git::local_head(folder).await?));
     }
     let (repository, head) = app.git.snapshot(source.id, folder).await?;
@@ -108,10 +108,14 @@ pub async fn head(app: &App, source: &Source) -> anyhow::Result<(String, Head)> 
 
 /// Where the code of a source is fetched from.
 pub async fn code_url(app: &App, source: &Source) -> anyhow::Result<String> {
-    if Kind::parse(&source.kind) != Some(Kind::Local)
-        || git::is_repository(Path::new(&source.url)).await
-    {
+    let local = Kind::parse(&source.kind) == Some(Kind::Local);
+    if !local || is_committed(source, Path::new(&source.url)).await? {
         return Ok(source.url.clone());
     }
     Ok(app.git.snapshot_path(source.id).to_string_lossy().into_owned())
+}
+
+/// Whether the commits of the folder itself are what runs.
+async fn is_committed(source: &Source, folder: &Path) -> anyhow::Result<bool> {
+    Ok(!Settings::of(source)?.work_tree && git::is_repository(folder).await)
 }

@@ -225,6 +225,7 @@ pub fn view(run: RunInfo) -> Run {
     let by = run.cancel_by.map(|by| format!(" by {by}")).unwrap_or_default();
     Run {
         id: run.id,
+        event: run.event_id,
         number: run.number,
         org: run.org,
         source: run.source,

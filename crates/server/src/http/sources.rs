@@ -67,6 +67,7 @@ pub async fn create(
     check_url(kind, &new.url)?;
     let (now, mut settings) = (app.env.now(), Settings::default());
     settings.labels = new.labels;
+    settings.work_tree = new.work_tree;
     set_forks(&mut settings, new.forks.as_deref())?;
     let id = SourceId::mint(now, app.env.random());
     let secret = new.webhook_secret.as_deref().filter(|secret| !secret.is_empty());

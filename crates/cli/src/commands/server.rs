@@ -1,0 +1,177 @@
+//! A coordinator, and perhaps an agent, in this process: what `dev`, `run` and `serve` share.
+
+use std::{num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
+
+use anyhow::Context;
+use shuntyard_agent::{AgentConfig, Control, Launcher, Secret};
+use shuntyard_protocol::api::{CreatedToken, NewToken};
+use shuntyard_server::{
+    ADMIN_TOKEN_FILE, Running, StartOptions, config::Config, env::Env, local_admin_token,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::plan;
+use crate::{
+    client::{Client, read_secret},
+    exit::{Failure, INTERRUPTED, Result, USAGE},
+    paths::{self, Endpoint},
+};
+
+/// Time that running commands get at Ctrl-C before they are killed.
+const INTERRUPT_GRACE: Duration = Duration::from_secs(5);
+
+/// Why a server stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interrupt {
+    /// Ctrl-C: commands are asked to stop.
+    Keyboard,
+    /// SIGTERM: supervisors go on, and the next start finds them.
+    Terminate,
+}
+
+/// Waits for the first signal.
+pub(super) async fn interrupted() -> anyhow::Result<Interrupt> {
+    let mut keyboard = signal(SignalKind::interrupt()).context("wait for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
+    Ok(tokio::select! {
+        _ = keyboard.recv() => Interrupt::Keyboard,
+        _ = terminate.recv() => Interrupt::Terminate,
+    })
+}
+
+/// A server in this process.
+pub(super) struct Server {
+    running: Running,
+    pub(super) client: Client,
+    endpoint: Endpoint,
+    agent: Option<(JoinSet<anyhow::Result<()>>, watch::Sender<Control>)>,
+    pub(super) first_admin_token: bool,
+}
+
+/// The local agent of a server.
+pub(super) struct LocalAgent {
+    pub(super) slots: Option<u32>,
+    pub(super) run_as: Option<String>,
+}
+
+impl Server {
+    pub(super) async fn start(config: Config, next_free_port: bool) -> Result<Self> {
+        let data = std::path::absolute(&config.data_dir).context("find the data folder")?;
+        let config = Config { data_dir: data.clone(), ..config };
+        config.check().map_err(|error| Failure::Usage(format!("{error:#}")))?;
+        let started = shuntyard_server::start(StartOptions {
+            config,
+            env: Env::system(),
+            launcher: plan::launcher()?,
+            stop: CancellationToken::new(),
+            next_free_port,
+        })
+        .await?;
+        let running = started.running;
+        let token_file = data.join(ADMIN_TOKEN_FILE);
+        let token = if token_file.exists() {
+            read_secret(&token_file)?
+        } else {
+            let token = local_admin_token(&running.app, "this machine").await?;
+            paths::write_private(&token_file, token.as_bytes())?;
+            token
+        };
+        let local = format!("http://{}", running.address);
+        let url = if running.app.config.tls.is_some() { running.app.url.clone() } else { local };
+        let endpoint = Endpoint { url: url.clone(), pid: std::process::id(), data };
+        endpoint.announce()?;
+        let client = Client::new(&url, &token)?;
+        let first_admin_token = started.first_admin_token.is_some();
+        Ok(Self { running, client, endpoint, agent: None, first_admin_token })
+    }
+
+    pub(super) fn data(&self) -> &PathBuf {
+        &self.endpoint.data
+    }
+
+    /// What people should open.
+    pub(super) fn url(&self) -> &str {
+        &self.running.app.url
+    }
+
+    /// Starts an agent in this process. Its attempts live in processes of their own.
+    pub(super) async fn start_agent(&mut self, options: LocalAgent) -> Result {
+        let enrol = NewToken {
+            name: "local agent".to_owned(),
+            kind: "enrol".to_owned(),
+            role: None,
+            org: Some("default".to_owned()),
+            ttl_ms: None,
+            uses: None,
+        };
+        let token: CreatedToken = self.client.post("/tokens", &enrol).await?;
+        let program = std::env::current_exe().context("find this program")?;
+        let launcher = Launcher { program, args: Vec::new() };
+        let data = self.data().join("agent");
+        let url = self.client.url().to_owned();
+        let processors = available_parallelism().map_or(1, NonZero::get);
+        let slots = options.slots.unwrap_or(u32::try_from(processors).unwrap_or(1));
+        let config = AgentConfig {
+            name: host_name(),
+            slots,
+            token: Some(Secret::new(token.secret)),
+            run_as: options.run_as,
+            hide: vec![self.data().clone()],
+            ..AgentConfig::new(data, vec![url], launcher)
+        };
+        let (control, receiver) = watch::channel(Control::Run);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { Ok(shuntyard_agent::run(config, receiver, None).await?) });
+        self.agent = Some((tasks, control));
+        Ok(())
+    }
+
+    /// Resolves when the agent could not go on.
+    pub(super) async fn agent_failed(&mut self) -> anyhow::Error {
+        let Some((tasks, _)) = &mut self.agent else { return std::future::pending().await };
+        match tasks.join_next().await {
+            Some(Ok(Ok(()))) => anyhow::anyhow!("the local agent ended"),
+            Some(Ok(Err(error))) => error.context("local agent"),
+            Some(Err(error)) => anyhow::Error::from(error).context("local agent"),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops in the way that `interrupt` asks for; without one commands have ended already.
+    pub(super) async fn stop(mut self, interrupt: Option<Interrupt>) -> Result {
+        if let Some((mut tasks, control)) = self.agent.take() {
+            let how = match interrupt {
+                Some(Interrupt::Keyboard) => Control::CancelAll { grace: INTERRUPT_GRACE },
+                Some(Interrupt::Terminate) | None => Control::Stop,
+            };
+            control.send_replace(how);
+            // A second Ctrl-C does not wait.
+            tokio::select! {
+                _ = tasks.join_next() => {}
+                second = interrupted() => { second?; }
+            }
+        }
+        self.endpoint.withdraw();
+        self.running.stop().await;
+        match interrupt {
+            Some(Interrupt::Keyboard) => Err(Failure::Said(INTERRUPTED)),
+            Some(Interrupt::Terminate) | None => Ok(()),
+        }
+    }
+}
+
+/// The host's name, for people.
+pub(super) fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "local".to_owned() } else { name }
+}
+
+/// The exit code for a plan or usage error that was said.
+pub(super) fn plan_error() -> Failure {
+    Failure::Said(USAGE)
+}
