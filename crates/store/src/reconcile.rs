@@ -160,12 +160,13 @@ async fn held_rows(
     let lock = if tx.is_pg() { " for update of a" } else { "" };
     let rows: Vec<HeldRow> = on!(tx, Db, c => {
         let mut q = QueryBuilder::<Db>::new("select a.job_id, a.attempt, j.attempt as current, \
-            j.state as job_state, a.agent_id, a.key_hash, a.seq from attempt a \
-            join job j on j.id = a.job_id where (a.job_id, a.attempt) in (");
+            j.state as job_state, a.agent_id, a.key_hash, a.seq from (");
         q.push_values(held, |mut row, held| {
             row.push_bind(held.id.job.uuid()).push_bind(i64::from(held.id.attempt));
         });
-        q.push(") order by a.job_id, a.attempt").push(lock);
+        q.push(") as v cross join attempt a join job j on j.id = a.job_id \
+            where a.job_id = v.column1 and a.attempt = v.column2 \
+            order by a.job_id, a.attempt").push(lock);
         q.build_query_as().persistent(false).fetch_all(c).await
     })
     .during("find an agent's attempts")?;
@@ -177,12 +178,12 @@ async fn log_ends(
     held: &[HeldAttempt],
 ) -> Result<BTreeMap<AttemptId, BTreeMap<u32, u64>>, StoreError> {
     let rows: Vec<StreamRow> = on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new(
-            "select * from log_stream where (job_id, attempt) in (");
+        let mut q = QueryBuilder::<Db>::new("select t.* from (");
         q.push_values(held, |mut row, held| {
             row.push_bind(held.id.job.uuid()).push_bind(i64::from(held.id.attempt));
         });
-        q.push(")");
+        q.push(") as v cross join log_stream t where t.job_id = v.column1 \
+            and t.attempt = v.column2");
         q.build_query_as().persistent(false).fetch_all(c).await
     })
     .during("read where an agent's logs end")?;
@@ -201,11 +202,11 @@ async fn own(tx: &mut Tx, kept: &[AttemptId], instance: InstanceId) -> Result<()
     on!(tx, Db, c => {
         let mut q = QueryBuilder::<Db>::new("update attempt set owner_instance = ");
         q.push_bind(instance.uuid());
-        q.push(", owner_epoch = owner_epoch + 1 where (job_id, attempt) in (");
+        q.push(", owner_epoch = owner_epoch + 1 from (");
         q.push_values(kept, |mut row, id| {
             row.push_bind(id.job.uuid()).push_bind(i64::from(id.attempt));
         });
-        q.push(")");
+        q.push(") as v where attempt.job_id = v.column1 and attempt.attempt = v.column2");
         q.build().persistent(false).execute(c).await.map(drop)
     })
     .during("take an agent's attempts over")

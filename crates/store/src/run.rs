@@ -9,6 +9,8 @@ use shuntyard_protocol::{
     agent::{AttemptId, End},
 };
 
+use sqlx::QueryBuilder;
+
 use crate::{
     Store,
     column::row,
@@ -169,13 +171,7 @@ macro_rules! runs {
     };
 }
 
-pub(crate) const LIST: &str = runs!(
-    "where (run.org = $1 or $1 is null) \
-    and (run.source_id = $2 or $2 is null) and (run.workflow = $3 or $3 is null) \
-    and (run.branch = $4 or $4 is null) and (run.commit_sha = $5 or $5 is null) \
-    and (run.state = $6 or $6 is null) and (run.created_at, run.id) < ($7, $8) \
-    order by run.created_at desc, run.id desc limit $9"
-);
+const LIST: &str = runs!("where (run.created_at, run.id) < (");
 pub(crate) const RUN: &str = runs!("where run.id = $1");
 pub(crate) const EVENT: &str = "select * from event where id = $1";
 pub(crate) const JOBS: &str = "select * from job where run_id = $1 order by position";
@@ -193,10 +189,28 @@ impl Store {
         limit: u32,
     ) -> Result<Page<RunInfo>, StoreError> {
         let after = after.unwrap_or(Cursor::START);
-        let rows = read!(&self.inner.db, Kind, c => sqlx::query_as(LIST)
-            .bind(&filter.org).bind(filter.source.map(SourceId::uuid)).bind(&filter.workflow)
-            .bind(&filter.branch).bind(&filter.commit).bind(filter.state.map(RunState::as_str))
-            .bind(after.at.0).bind(after.id).bind(fetch(limit)).fetch_all(c).await)
+        // Only conditions that are asked for are in the text, so that an index fits them.
+        let texts = [
+            ("run.org", filter.org.as_deref()),
+            ("run.workflow", filter.workflow.as_deref()),
+            ("run.branch", filter.branch.as_deref()),
+            ("run.commit_sha", filter.commit.as_deref()),
+            ("run.state", filter.state.map(RunState::as_str)),
+        ];
+        let rows = read!(&self.inner.db, Kind, c => {
+            let mut q = QueryBuilder::<Kind>::new(LIST);
+            q.push_bind(after.at.0).push(", ").push_bind(after.id).push(")");
+            for (column, value) in texts {
+                if let Some(value) = value {
+                    q.push(" and ").push(column).push(" = ").push_bind(value);
+                }
+            }
+            if let Some(source) = filter.source {
+                q.push(" and run.source_id = ").push_bind(source.uuid());
+            }
+            q.push(" order by run.created_at desc, run.id desc limit ").push_bind(fetch(limit));
+            q.build_query_as().fetch_all(c).await
+        })
         .during("list runs")?;
         Ok(Page::new(rows, limit, |row: &RunInfo| Cursor { at: row.created_at, id: row.id.uuid() }))
     }

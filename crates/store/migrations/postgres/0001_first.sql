@@ -142,7 +142,8 @@ create table run (
     ended_at bigint
 );
 create unique index run_once on run (event_id, workflow) where rerun_of is null;
-create index run_by_time on run (org, created_at, id);
+create index run_by_time on run (created_at, id);
+create index run_by_org on run (org, created_at, id);
 create index run_by_source on run (source_id, created_at, id);
 create index run_open on run (id) where state in ('pending', 'running', 'cancelling');
 

@@ -3,6 +3,9 @@
 //! Runs are locked first, in id order, then jobs, then attempts; so two batches that share a run
 //! follow one another, and whoever comes second reads what the first one wrote. With SQLite the
 //! transaction has the write lock already.
+//!
+//! Rows with several key columns are found by a join with the list of keys: SQLite searches the
+//! index for each of them then, but reads the whole table for `(a, b) in (values …)`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -221,16 +224,16 @@ async fn lock_attempts(
     loaded: &mut Loaded,
 ) -> Result<BTreeMap<AttemptId, u64>, StoreError> {
     let ids: Vec<AttemptId> = attempts.iter().copied().collect();
-    let lock = lock(tx);
+    let lock = if tx.is_pg() { " for update of t" } else { "" };
     let mut log_bytes = BTreeMap::new();
     for ids in portions(&ids, 2) {
         let rows: Vec<AttemptRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(
-                "select * from attempt where (job_id, attempt) in (");
+            let mut q = QueryBuilder::<Db>::new("select t.* from (");
             q.push_values(ids, |mut row, id| {
                 row.push_bind(id.job.uuid()).push_bind(i64::from(id.attempt));
             });
-            q.push(") order by job_id, attempt").push(lock);
+            q.push(") as v cross join attempt t where t.job_id = v.column1 \
+                and t.attempt = v.column2 order by t.job_id, t.attempt").push(lock);
             q.build_query_as().persistent(false).fetch_all(c).await
         })
         .during("lock attempts")?;
@@ -251,14 +254,14 @@ async fn load_steps(
     let ids: Vec<_> = steps.iter().copied().collect();
     for ids in portions(&ids, 3) {
         let rows: Vec<StepRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(
-                "select * from step where (job_id, attempt, idx) in (");
+            let mut q = QueryBuilder::<Db>::new("select t.* from (");
             q.push_values(ids, |mut row, (id, step)| {
                 row.push_bind(id.job.uuid())
                     .push_bind(i64::from(id.attempt))
                     .push_bind(i64::from(*step));
             });
-            q.push(")");
+            q.push(") as v cross join step t where t.job_id = v.column1 \
+                and t.attempt = v.column2 and t.idx = v.column3");
             q.build_query_as().persistent(false).fetch_all(c).await
         })
         .during("load steps")?;
@@ -278,12 +281,12 @@ async fn load_edges(
     let keys: Vec<_> = groups.iter().collect();
     for keys in portions(&keys, 2) {
         let rows: Vec<EdgeRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(
-                "select * from edge where (run_id, upstream) in (");
+            let mut q = QueryBuilder::<Db>::new("select t.* from (");
             q.push_values(keys, |mut row, (run, name)| {
                 row.push_bind(run.uuid()).push_bind(name);
             });
-            q.push(")");
+            q.push(") as v cross join edge t where t.run_id = v.column1 \
+                and t.upstream = v.column2");
             q.build_query_as().persistent(false).fetch_all(c).await
         })
         .during("load edges")?;
@@ -326,12 +329,12 @@ async fn load_ends_of_edges(tx: &mut Tx, loaded: &mut Loaded) -> Result<(), Stor
     let keys: Vec<_> = keys.into_iter().collect();
     for keys in portions(&keys, 2) {
         let rows: Vec<GroupRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(
-                "select * from job_group where (run_id, name) in (");
+            let mut q = QueryBuilder::<Db>::new("select t.* from (");
             q.push_values(keys, |mut row, (run, name)| {
                 row.push_bind(run.uuid()).push_bind(name);
             });
-            q.push(")");
+            q.push(") as v cross join job_group t where t.run_id = v.column1 \
+                and t.name = v.column2");
             q.build_query_as().persistent(false).fetch_all(c).await
         })
         .during("load groups")?;

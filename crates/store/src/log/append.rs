@@ -143,14 +143,14 @@ async fn stream_ends(
     logs: &[LogAppend],
 ) -> Result<BTreeMap<(AttemptId, u32), u64>, StoreError> {
     let rows: Vec<StreamRow> = on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new(
-            "select * from log_stream where (job_id, attempt, stream) in (");
+        let mut q = QueryBuilder::<Db>::new("select t.* from (");
         q.push_values(logs, |mut row, log| {
             row.push_bind(log.id.job.uuid())
                 .push_bind(i64::from(log.id.attempt))
                 .push_bind(i64::from(log.stream));
         });
-        q.push(")");
+        q.push(") as v cross join log_stream t where t.job_id = v.column1 \
+            and t.attempt = v.column2 and t.stream = v.column3");
         q.build_query_as().persistent(false).fetch_all(c).await
     })
     .during("read where logs end")?;

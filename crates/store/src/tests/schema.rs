@@ -95,7 +95,6 @@ const TEXTS: &[&str] = &[
     queue::LIST,
     reconcile::CANCELS,
     rerun::OLD_JOBS,
-    run::LIST,
     run::RUN,
     run::EVENT,
     run::JOBS,
