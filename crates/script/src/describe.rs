@@ -85,6 +85,8 @@ pub(crate) fn describe(tree: &Tree, exports: &[Export]) -> Result<Vec<Described>
         }
         described.push(one);
     }
+    let place = |fault: &Fault| fault.place.as_ref().map(|place| (place.line, place.column));
+    describer.faults.sort_by_cached_key(|fault| (fault.file.clone(), place(fault)));
     describer.faults.truncate(FAULTS_MAX);
     if describer.faults.is_empty() { Ok(described) } else { Err(describer.faults) }
 }

@@ -5,7 +5,7 @@
 mod modules;
 mod thrown;
 
-use std::{cell::Cell, rc::Rc};
+use std::{cell::Cell, mem::ManuallyDrop, rc::Rc};
 
 use rquickjs::{Context, Ctx, Function, Module, Object, Promise, Runtime, promise::PromiseState};
 
@@ -20,9 +20,11 @@ const STACK_BYTES_MAX: usize = 1024 * 1024;
 /// Answers whether the script that runs right now has to stop.
 pub(crate) type Interrupt = Box<dyn Fn() -> bool + Send>;
 
+/// One engine of a child. It is never torn down: the child ends with it, and values of the script
+/// that host functions hold would keep it from being freed.
 pub(crate) struct Engine {
-    runtime: Runtime,
-    context: Context,
+    runtime: ManuallyDrop<Runtime>,
+    context: ManuallyDrop<Context>,
     modules: Modules,
     interrupted: Rc<Cell<bool>>,
 }
@@ -62,6 +64,7 @@ impl Engine {
             stop
         })));
         let context = Context::full(&runtime).map_err(StartError)?;
+        let (runtime, context) = (ManuallyDrop::new(runtime), ManuallyDrop::new(context));
         Ok(Self { runtime, context, modules, interrupted })
     }
 

@@ -31,7 +31,7 @@ pub use self::{
     },
     fault::{FAULTS_MAX, Fault, Place},
     plan::{PLAN_MEMORY_BYTES_MAX, PLAN_OUTPUT_BYTES_MAX, PLAN_TIME_MAX},
-    runner::runner_child_main,
+    runner::{RUN_MEMORY_BYTES_MAX, runner_child_main},
     sdk::TYPES,
     walls::Layers,
 };

@@ -55,7 +55,7 @@ pub(crate) fn plan(bundle: Bundle, world: &World) -> Result<Planned, Vec<Fault>>
     let workflows = engine.with(|ctx| {
         install(ctx, &engine, world, &console)
             .map_err(|thrown| vec![Fault::new(thrown.message)])?;
-        let described = run(ctx, &engine, &entries)?;
+        let (described, _) = run(ctx, &engine, &entries)?;
         Ok(described.into_iter().map(|described| described.workflow).collect::<Vec<_>>())
     });
     let workflows = workflows.map_err(|faults: Vec<Fault>| console.borrow().explain(faults))?;
@@ -131,15 +131,16 @@ fn seed_words(seed: &str) -> Vec<i32> {
     (0..WORDS).map(word).collect()
 }
 
-/// Runs the workflow files and describes their workflows.
+/// Runs the workflow files and describes their workflows. The functions are those that steps name
+/// by index.
 ///
 /// # Errors
 /// Every fault; a file that throws does not hide those of the others.
-pub(crate) fn run(
-    ctx: &Ctx<'_>,
+pub(crate) fn run<'js>(
+    ctx: &Ctx<'js>,
     engine: &Engine,
     entries: &[String],
-) -> Result<Vec<Described>, Vec<Fault>> {
+) -> Result<(Vec<Described>, Vec<Function<'js>>), Vec<Fault>> {
     let identify = engine::builtin(ctx, "shuntyard:nodes", "identify")
         .map_err(|thrown| vec![Fault::new(thrown.message)])?;
     let mut reader = Reader::new(ctx, engine.modules(), identify);
@@ -155,18 +156,22 @@ pub(crate) fn run(
         }
     }
     faults.append(&mut reader.faults);
-    if engine.was_interrupted() && faults.is_empty() {
-        faults.push(Fault::new(out_of_time()));
+    if engine.was_interrupted() {
+        // Whatever else went wrong is a consequence.
+        let place = faults.pop().unwrap_or_default();
+        faults = vec![Fault { message: out_of_time(), ..place }];
     }
     if !faults.is_empty() {
         return Err(faults);
     }
-    describe::describe(&reader.tree, &exports)
+    let described = describe::describe(&reader.tree, &exports)?;
+    Ok((described, reader.functions))
 }
 
 fn run_file<'js>(ctx: &Ctx<'js>, engine: &Engine, file: &str) -> Result<Object<'js>, Fault> {
     match engine::import(ctx, file) {
         Settled::Value(namespace) => Ok(namespace),
+        Settled::Never if engine.was_interrupted() => Err(Fault::in_file(file, out_of_time())),
         Settled::Never => Err(Fault::in_file(
             file,
             "a top-level await waits for something that never happens; nothing outside the file can \
@@ -192,7 +197,9 @@ fn explain(engine: &Engine, file: &str, thrown: &Thrown) -> Fault {
 
 fn out_of_time() -> String {
     let limit = PLAN_TIME_MAX.as_secs();
-    format!("planning took longer than {limit} s of processor time; is there an endless loop?")
+    format!(
+        "planning took longer than {limit} s of processor time; is there an endless loop here or below?"
+    )
 }
 
 /// The workflows among the exports of a file, by name of export.

@@ -16,7 +16,7 @@ use crate::{
 /// Deepest nesting of values.
 const DEPTH_MAX: usize = 32;
 /// Most values that one evaluation reads.
-const VALUES_MAX: usize = 200_000;
+const VALUES_MAX: usize = 100_000;
 
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
@@ -257,7 +257,7 @@ impl<'a, 'js> Reader<'a, 'js> {
         if !self.tree.nodes.contains_key(&id) {
             let stack: Value<'js> = self.wrap(data.get("stack"))?;
             let stack = stack.as_string().and_then(|stack| stack.to_string().ok());
-            let at = self.modules.fault_at(&stack.unwrap_or_default(), "");
+            let at = self.modules.call_at(&stack.unwrap_or_default(), &kind);
             // Arguments are read later: they may lead back here, or through a long chain of jobs.
             self.tree.nodes.insert(id, Node { kind, args: Vec::new(), at });
             let args: Object<'js> = self.wrap(data.get("args"))?;

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use oxc::{
     allocator::Allocator,
-    ast::ast::{ImportDeclarationSpecifier, Program, Statement},
+    ast::ast::{CallExpression, Expression, ImportDeclarationSpecifier, Program, Statement},
+    ast_visit::{Visit, walk},
     codegen::{Codegen, CodegenOptions, CodegenReturn},
     diagnostics::OxcDiagnostic,
     parser::Parser,
@@ -27,6 +28,15 @@ pub(crate) struct Stripped {
     /// What it imports, types left out, in source order.
     pub(crate) imports: Vec<Import>,
     positions: Positions,
+    calls: Vec<Call>,
+}
+
+/// A call of a named function in the source.
+#[derive(Debug)]
+struct Call {
+    name: String,
+    start: (u32, u32),
+    end: (u32, u32),
 }
 
 /// One import or re-export with a run-time effect.
@@ -53,6 +63,16 @@ impl Stripped {
         let (_, source) = before.filter(on_line).or(self.positions.0.get(after))?;
         Some((source.0 + 1, source.1 + 1))
     }
+
+    /// Where the innermost call of `name` around a source position begins. The engine places a
+    /// call at the last call among its arguments, which may be many lines below.
+    pub(crate) fn call_around(&self, name: &str, at: (u32, u32)) -> Option<(u32, u32)> {
+        let around = self
+            .calls
+            .iter()
+            .filter(|call| call.name == name && call.start <= at && at <= call.end);
+        around.map(|call| call.start).max()
+    }
 }
 
 /// Strips the file at `path`.
@@ -73,6 +93,7 @@ pub(crate) fn strip(path: &str, source: &str) -> Result<Stripped, Vec<Fault>> {
     if semantic.diagnostics.has_errors() {
         return Err(non_empty(path, semantic.diagnostics.errors().map(fault).collect()));
     }
+    let calls = calls(source, &program);
     let options = TransformOptions::default();
     let transformed = Transformer::new(&allocator, Path::new(path), &options)
         .build_with_scoping(semantic.semantic.into_scoping(), &mut program);
@@ -91,7 +112,7 @@ pub(crate) fn strip(path: &str, source: &str) -> Result<Stripped, Vec<Fault>> {
         })
         .collect();
     positions.sort_unstable();
-    Ok(Stripped { code, imports, positions: Positions(positions) })
+    Ok(Stripped { code, imports, positions: Positions(positions), calls })
 }
 
 /// A module that exports one JSON value.
@@ -105,6 +126,7 @@ pub(crate) fn json_module(path: &str, source: &str) -> Result<Stripped, Vec<Faul
         code: format!("export default {value};"),
         imports: Vec::new(),
         positions: Positions::default(),
+        calls: Vec::new(),
     })
 }
 
@@ -137,6 +159,28 @@ fn position(source: &str, offset: u32) -> (u32, u32) {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     (count(before.matches('\n').count() + 1), count(before[line_start..].chars().count() + 1))
+}
+
+fn calls(source: &str, program: &Program<'_>) -> Vec<Call> {
+    struct Finder<'s>(&'s str, Vec<Call>);
+    impl<'a> Visit<'a> for Finder<'_> {
+        fn visit_call_expression(&mut self, call: &CallExpression<'a>) {
+            let name = match &call.callee {
+                Expression::Identifier(identifier) => Some(identifier.name.as_str()),
+                Expression::StaticMemberExpression(member) => Some(member.property.name.as_str()),
+                _ => None,
+            };
+            if let Some(name) = name {
+                let (start, end) =
+                    (position(self.0, call.span.start), position(self.0, call.span.end));
+                self.1.push(Call { name: name.to_owned(), start, end });
+            }
+            walk::walk_call_expression(self, call);
+        }
+    }
+    let mut finder = Finder(source, Vec::new());
+    finder.visit_program(program);
+    finder.1
 }
 
 fn imports(source: &str, program: &Program<'_>) -> Vec<Import> {
@@ -183,7 +227,17 @@ mod tests {
         let stripped = strip("a.ts", source).unwrap();
         insta::assert_snapshot!(stripped.code, @"export const x = (a) => boom(a.b);");
         let column = u32::try_from(stripped.code.find("boom").unwrap()).unwrap() + 1;
-        assert_eq!(stripped.source_position(1, column), Some((3, 35)));
+        assert_eq!(stripped.source_position(1, column), Some((3, 36)));
+    }
+
+    #[test]
+    fn a_call_is_found_around_its_arguments() {
+        let source = "job('a', {\n  run: s.sh('x'),\n  needs: [job('b')],\n});\n";
+        let stripped = strip("a.ts", source).unwrap();
+        assert_eq!(stripped.call_around("job", (2, 8)), Some((1, 1)));
+        assert_eq!(stripped.call_around("job", (3, 14)), Some((3, 11)));
+        assert_eq!(stripped.call_around("sh", (2, 8)), Some((2, 8)));
+        assert_eq!(stripped.call_around("step", (2, 8)), None);
     }
 
     #[test]
@@ -211,11 +265,11 @@ mod tests {
     #[test]
     fn syntax_errors_point_at_the_source() {
         let faults = strip("w.ts", "const a = 1;\nconst b = {;\n").unwrap_err();
-        insta::assert_snapshot!(faults[0], @r"
-        w.ts:2:12: Expected `}` but found `;`
+        insta::assert_snapshot!(faults[0], @r#"
+        w.ts:2:12: Unexpected token
           2 | const b = {;
             |            ^
-        ");
+        "#);
         assert!(strip("w.ts", "const a = 1; const a = 2;").is_err());
     }
 }

@@ -2,6 +2,12 @@
 
 #![expect(unsafe_code, reason = "raw system calls, each with plain arguments")]
 
+/// A copy of the bytes of a script's array; none when it is detached.
+pub(crate) fn copy_bytes(array: &rquickjs::TypedArray<'_, u8>) -> Vec<u8> {
+    // SAFETY: the bytes are copied before the script, which could shrink the buffer, runs again.
+    unsafe { array.as_bytes() }.map(<[u8]>::to_vec).unwrap_or_default()
+}
+
 /// Closes every descriptor from `first` on; true when the kernel did it.
 pub(crate) fn close_from(first: libc::c_uint) -> bool {
     // SAFETY: takes integers only. Nothing in the calling child uses a descriptor above 2.

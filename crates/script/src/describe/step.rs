@@ -198,7 +198,7 @@ impl<'a> Describer<'a> {
                 return;
             }
         };
-        let shown = names::of_command(name.as_deref().unwrap_or(command));
+        let shown = name.clone().unwrap_or_else(|| names::of_command(command));
         if command.trim().is_empty() || command.len() > COMMAND_BYTES_MAX || command.contains('\0')
         {
             let rule = format!("a command has 1 to {COMMAND_BYTES_MAX} bytes and no NUL character");

@@ -47,6 +47,20 @@ impl Modules {
         }
     }
 
+    /// A fault, without words yet, at the call of `function` whose stack this is.
+    pub(crate) fn call_at(&self, stack: &str, function: &str) -> Fault {
+        let stripped = self.stripped.borrow();
+        let frame = stack.lines().filter_map(parse_frame).find_map(|frame| {
+            let module = stripped.get(frame.path)?;
+            let at = module.source_position(frame.line, frame.column)?;
+            Some((frame.path, module.call_around(function, at).unwrap_or(at)))
+        });
+        match frame {
+            Some((path, at)) => Fault::at(path, self.bundle.get(path).unwrap_or_default(), at, ""),
+            None => Fault::default(),
+        }
+    }
+
     /// A stack with the positions of the sources, without the frames of built-in modules.
     pub(crate) fn map_stack(&self, stack: &str) -> String {
         let mut lines = Vec::new();

@@ -36,7 +36,7 @@ export function appendFileSync(file, data) {
 }
 
 export function existsSync(file) {
-  return fs().stat(path(file), true) !== null;
+  return fs().stat(path(file), true) !== undefined;
 }
 
 export function mkdirSync(folder, options = {}) {

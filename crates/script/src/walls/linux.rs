@@ -68,11 +68,14 @@ fn limits() -> bool {
     let set = |resource, value| {
         setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }).is_ok()
     };
+    // The soft limit's signal says what happened; the hard one's would not.
+    let cpu =
+        Rlimit { current: Some(PROCESSOR_SECONDS_MAX), maximum: Some(PROCESSOR_SECONDS_MAX + 1) };
     set(Resource::Core, 0)
         & set(Resource::Fsize, 0)
         & set(Resource::Nproc, 0)
         & set(Resource::Nofile, DESCRIPTORS)
-        & set(Resource::Cpu, PROCESSOR_SECONDS_MAX)
+        & setrlimit(Resource::Cpu, cpu).is_ok()
         & set(Resource::Stack, STACK_BYTES)
         & set(Resource::As, ADDRESS_SPACE_BYTES_MAX)
 }

@@ -3,6 +3,7 @@
 mod limits;
 mod mistakes;
 mod plans;
+mod runner;
 #[cfg(target_os = "linux")]
 mod walls;
 

@@ -19,7 +19,73 @@ fn a_small_workflow_is_planned_completely() {
          const ship = job('ship', { needs: build, run: async () => ({ url: 'x' }) });
          export default workflow('ci', { on: [push({ branches: 'main' }), pr()], jobs: [build, ship] });",
     );
-    assert_json_snapshot!(plan, @"");
+    assert_json_snapshot!(plan, @r#"
+    [
+      {
+        "file": ".shuntyard/workflows/w.ts",
+        "jobs": [
+          {
+            "checkout": {
+              "depth": 1,
+              "enabled": true
+            },
+            "name": "build",
+            "steps": [
+              {
+                "action": {
+                  "command": "make",
+                  "type": "shell"
+                },
+                "name": "make"
+              },
+              {
+                "action": {
+                  "type": "function"
+                },
+                "name": "test"
+              }
+            ]
+          },
+          {
+            "checkout": {
+              "depth": 1,
+              "enabled": true
+            },
+            "name": "ship",
+            "needs": [
+              {
+                "job": "build",
+                "when": [
+                  "success"
+                ]
+              }
+            ],
+            "single": true,
+            "steps": [
+              {
+                "action": {
+                  "type": "function"
+                },
+                "name": "run"
+              }
+            ]
+          }
+        ],
+        "name": "ci",
+        "on": [
+          {
+            "branches": [
+              "main"
+            ],
+            "type": "push"
+          },
+          {
+            "type": "pr"
+          }
+        ]
+      }
+    ]
+    "#);
 }
 
 #[test]
@@ -45,8 +111,8 @@ fn every_export_that_is_a_workflow_counts_once() {
     assert_eq!(
         names,
         [
-            ("a", ".shuntyard/workflows/a.ts"),
             ("z", ".shuntyard/workflows/a.ts"),
+            ("a", ".shuntyard/workflows/a.ts"),
             ("shared", ".shuntyard/workflows/a.ts"),
         ]
     );
@@ -99,7 +165,61 @@ fn triggers_keep_their_patterns() {
            manual(), schedule('0 4 * * 1'), schedule({ cron: '5 4 * * *', timezone: 'Europe/Berlin' }),
          ], jobs: [job({ run: sh('x') })] });",
     );
-    assert_json_snapshot!(plan[0]["on"], @"");
+    assert_json_snapshot!(plan[0]["on"], @r#"
+    [
+      {
+        "type": "push"
+      },
+      {
+        "branches": [
+          "main",
+          "!x"
+        ],
+        "paths": [
+          "src/**"
+        ],
+        "tags": [
+          "v*"
+        ],
+        "type": "push"
+      },
+      {
+        "events": [
+          "opened",
+          "closed"
+        ],
+        "target": [
+          "main"
+        ],
+        "type": "pr"
+      },
+      {
+        "patterns": [
+          "v*"
+        ],
+        "type": "tag"
+      },
+      {
+        "patterns": [
+          "a",
+          "b"
+        ],
+        "type": "tag"
+      },
+      {
+        "type": "manual"
+      },
+      {
+        "cron": "0 4 * * 1",
+        "type": "schedule"
+      },
+      {
+        "cron": "5 4 * * *",
+        "timezone": "Europe/Berlin",
+        "type": "schedule"
+      }
+    ]
+    "#);
 }
 
 #[test]
@@ -142,7 +262,55 @@ fn needs_name_outcomes() {
          export default workflow('w', { jobs: [a, b, c, d, e] });",
     );
     let needs: Vec<_> = (2..5).map(|index| plan[0]["jobs"][index]["needs"].clone()).collect();
-    assert_json_snapshot!(needs, @"");
+    assert_json_snapshot!(needs, @r#"
+    [
+      [
+        {
+          "job": "a",
+          "when": [
+            "success"
+          ]
+        },
+        {
+          "job": "b",
+          "when": [
+            "success",
+            "failed",
+            "timed_out",
+            "cancelled",
+            "skipped",
+            "lost"
+          ]
+        }
+      ],
+      [
+        {
+          "job": "a",
+          "when": [
+            "failed",
+            "timed_out",
+            "lost"
+          ]
+        },
+        {
+          "job": "b",
+          "when": [
+            "success",
+            "skipped"
+          ]
+        }
+      ],
+      [
+        {
+          "job": "a",
+          "when": [
+            "success",
+            "lost"
+          ]
+        }
+      ]
+    ]
+    "#);
 }
 
 #[test]
@@ -151,7 +319,43 @@ fn matrices_stay_as_they_were_written() {
         "{ run: sh('x'), matrix: { os: ['linux', 'macos'], node: [20, 22.5, true] }, maxParallel: 2, failFast: true,
            include: [{ os: 'linux', extra: 'y' }], exclude: [{ os: 'macos', node: 20 }] }",
     );
-    assert_json_snapshot!(job["matrix"], @"");
+    assert_json_snapshot!(job["matrix"], @r#"
+    {
+      "axes": {
+        "product": [
+          [
+            "os",
+            [
+              "linux",
+              "macos"
+            ]
+          ],
+          [
+            "node",
+            [
+              20,
+              22.5,
+              true
+            ]
+          ]
+        ]
+      },
+      "exclude": [
+        {
+          "node": 20,
+          "os": "macos"
+        }
+      ],
+      "fail_fast": true,
+      "include": [
+        {
+          "extra": "y",
+          "os": "linux"
+        }
+      ],
+      "max_parallel": 2
+    }
+    "#);
     assert_eq!(
         job_of("{ run: sh('x'), matrix: ['a', 1] }")["matrix"],
         json!({"axes": {"list": ["a", 1]}})
@@ -184,7 +388,112 @@ fn options_of_jobs_and_steps_reach_the_plan() {
              parallel([sh('p1'), async () => {}], { failFast: false, maxParallel: 1, name: 'both' }),
            ] }",
     );
-    assert_json_snapshot!(job, @"");
+    assert_json_snapshot!(job, @r#"
+    {
+      "checkout": {
+        "depth": 0,
+        "enabled": true,
+        "submodules": true
+      },
+      "continue_on_error": true,
+      "env": {
+        "A": "x",
+        "B": "1.5",
+        "C": "false"
+      },
+      "grace_ms": 5000,
+      "name": "j",
+      "parallels": [
+        {
+          "fail_fast": false,
+          "max_parallel": 1,
+          "name": "both"
+        }
+      ],
+      "priority": -7,
+      "retry": {
+        "max_attempts": 3,
+        "on": [
+          "lost"
+        ]
+      },
+      "steps": [
+        {
+          "action": {
+            "type": "function"
+          },
+          "continue_on_error": true,
+          "env": {
+            "D": "1"
+          },
+          "name": "s",
+          "outputs": {
+            "properties": [
+              [
+                "v",
+                {
+                  "optional": true,
+                  "regex": "^v",
+                  "type": "string"
+                }
+              ],
+              [
+                "n",
+                {
+                  "default": 3,
+                  "int": true,
+                  "type": "number"
+                }
+              ]
+            ],
+            "type": "object"
+          },
+          "retry": {
+            "delay_ms": 1000,
+            "exponential": true,
+            "max_attempts": 2,
+            "max_delay_ms": 30000
+          },
+          "timeout_ms": 90000
+        },
+        {
+          "action": {
+            "command": "ls",
+            "cwd": "sub",
+            "shell": [
+              "sh",
+              "-e",
+              "-c"
+            ],
+            "type": "shell"
+          },
+          "name": "t",
+          "retry": {
+            "delay_ms": 5000,
+            "exponential": false,
+            "max_attempts": 2,
+            "max_delay_ms": 30000
+          }
+        },
+        {
+          "action": {
+            "command": "p1",
+            "type": "shell"
+          },
+          "name": "p1",
+          "parallel": 0
+        },
+        {
+          "action": {
+            "type": "function"
+          },
+          "name": "step-4",
+          "parallel": 0
+        }
+      ],
+      "timeout_ms": 5400000
+    }
+    "#);
     assert_eq!(job_of("{ run: sh('x'), checkout: false }")["checkout"]["enabled"], false);
 }
 
@@ -224,4 +533,20 @@ fn an_empty_folder_has_an_empty_plan() {
     let evaluated = evaluate_files(&[]).unwrap();
     assert!(evaluated.plan.workflows.is_empty());
     assert_eq!(evaluated.plan.version, 1);
+}
+
+#[test]
+fn the_example_is_planned() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hello");
+    let bundle = shuntyard_script::Bundle::from_dir(&root).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let evaluation = shuntyard_script::evaluate(
+        &crate::launcher("evaluate"),
+        &bundle,
+        crate::NOW,
+        shuntyard_script::Require::Walls,
+    );
+    let evaluated = runtime.block_on(evaluation).unwrap_or_else(|error| panic!("{error}"));
+    let jobs: Vec<_> = evaluated.plan.workflows[0].jobs.iter().map(|job| job.name.as_str()).collect();
+    assert_eq!(jobs, ["check", "greet", "farewell"]);
 }
