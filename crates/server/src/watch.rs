@@ -108,11 +108,14 @@ pub async fn head(app: &App, source: &Source) -> anyhow::Result<(String, Head)> 
 
 /// Where the code of a source is fetched from.
 pub async fn code_url(app: &App, source: &Source) -> anyhow::Result<String> {
-    let local = Kind::parse(&source.kind) == Some(Kind::Local);
-    if !local || is_committed(source, Path::new(&source.url)).await? {
+    if Kind::parse(&source.kind) != Some(Kind::Local) {
         return Ok(source.url.clone());
     }
-    Ok(app.git.snapshot_path(source.id).to_string_lossy().into_owned())
+    let snapshot = app.git.snapshot_path(source.id).to_string_lossy().into_owned();
+    let folder = Path::new(&source.url);
+    let path = if is_committed(source, folder).await? { &source.url } else { &snapshot };
+    // Git decodes what looks like an escape in a URL.
+    Ok(format!("file://{}", path.replace('%', "%25")))
 }
 
 /// Whether the commits of the folder itself are what runs.
