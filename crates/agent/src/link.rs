@@ -5,6 +5,7 @@ mod custodian;
 mod held;
 mod host;
 mod hub;
+mod mailbox;
 mod session;
 mod tls;
 

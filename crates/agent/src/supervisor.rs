@@ -9,6 +9,7 @@ mod engine;
 mod files;
 mod job;
 mod output;
+mod rules;
 mod serve;
 mod step;
 

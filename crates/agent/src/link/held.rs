@@ -12,6 +12,7 @@ use crate::{
     config::Status,
     entry,
     files::FileError,
+    identity::ProcessId,
     sandbox, tasks,
     wire::{self, FromSupervisor},
 };
@@ -170,7 +171,7 @@ async fn carry<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         anyhow::Ok(())
     };
     let down = async {
-        let mut told = super::hub::Mailbox::default();
+        let mut told = super::mailbox::Mailbox::default();
         let Some(mail) = hub.mail(id) else { return anyhow::Ok(()) };
         loop {
             let came = mail.notified();
@@ -200,7 +201,7 @@ async fn kill_the_unwilling(hub: &Hub, dir: &AttemptDir) {
         }
         tokio::time::sleep(END_TIMEOUT).await;
         let supervisor = dir.processes().map(|processes| processes.supervisor);
-        if let Some(supervisor) = supervisor.filter(|process| process.lives()) {
+        if let Some(supervisor) = supervisor.filter(ProcessId::lives) {
             tracing::warn!(attempt = %dir.id, "killing a supervisor that does not end");
             sandbox::signal(supervisor.pid, Signal::KILL);
         }

@@ -10,23 +10,14 @@ use std::{
 };
 
 use shuntyard_protocol::{
-    agent::{
-        AttemptId, FromAgent, Held, Renewal, Renewed, Spec, Timers, ToAgent, Verdict, Welcome,
-    },
+    agent::{AttemptId, FromAgent, Held, Renewal, Spec, Timers, Verdict, Welcome},
     frame::FRAME_BYTES_MAX,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::{bytes::Bytes, sync::CancellationToken, task::TaskTracker};
 
-use super::{held, host::Host};
-use crate::{
-    attempt::AttemptDir,
-    clock,
-    config::Status,
-    spool::WINDOW_BYTES,
-    tasks,
-    wire::{Online, ToSupervisor},
-};
+use super::{held, host::Host, mailbox::Mailbox};
+use crate::{attempt::AttemptDir, clock, config::Status, spool::WINDOW_BYTES, tasks, wire::Online};
 
 /// Frames of one attempt besides log and facts that wait for the link.
 const CONTROL_MAX: usize = 4;
@@ -87,63 +78,6 @@ struct Entry {
     log_bytes: u64,
 }
 
-/// For a supervisor: the latest of everything, so that it can be sent again after any break.
-#[derive(Clone, Default)]
-pub(super) struct Mailbox {
-    online: Option<Online>,
-    begun: Option<ToAgent>,
-    superseded: bool,
-    renewed: Option<Renewed>,
-    cancel: Option<(bool, String)>,
-    log_ack: BTreeMap<u32, u64>,
-    fact_ack: u64,
-    cancel_grace_ms: Option<u64>,
-}
-
-impl Mailbox {
-    /// What of this the supervisor has not been told, after it was told `told`.
-    pub(super) fn since(&self, told: &Self, id: AttemptId) -> Vec<ToSupervisor> {
-        let mut frames = Vec::new();
-        match (&self.online, &told.online) {
-            (Some(online), before) if before.as_ref() != Some(online) => {
-                frames.push(ToSupervisor::Online(online.clone()));
-            }
-            (None, Some(_)) => frames.push(ToSupervisor::Offline {}),
-            _ => {}
-        }
-        let mut down = |frame| frames.push(ToSupervisor::Down { frame });
-        if self.superseded && !told.superseded {
-            down(ToAgent::Superseded { id });
-        }
-        if let Some(begun) = self.begun.as_ref().filter(|begun| told.begun.as_ref() != Some(begun))
-        {
-            down(begun.clone());
-        }
-        if let Some(renewed) = self.renewed.filter(|renewed| told.renewed != Some(*renewed)) {
-            down(ToAgent::Renewed { renewals: vec![renewed] });
-        }
-        if let Some((force, reason)) =
-            self.cancel.as_ref().filter(|c| told.cancel.as_ref() != Some(c))
-        {
-            down(ToAgent::Cancel { id, force: *force, reason: reason.clone() });
-        }
-        if self.log_ack != told.log_ack {
-            down(ToAgent::LogAck { id, to: self.log_ack.clone() });
-        }
-        if self.fact_ack != told.fact_ack {
-            down(ToAgent::FactAck { id, seq: self.fact_ack });
-        }
-        if let Some(grace_ms) = self.cancel_grace_ms.filter(|_| told.cancel_grace_ms.is_none()) {
-            frames.push(ToSupervisor::CancelAll { grace_ms });
-        }
-        frames
-    }
-
-    pub(super) fn is_superseded(&self) -> bool {
-        self.superseded
-    }
-}
-
 impl Hub {
     pub(super) fn new(host: Host, events: Option<mpsc::Sender<Status>>) -> Self {
         Self {
@@ -193,8 +127,13 @@ impl Hub {
                 finish: false,
             });
             // After a start: one that a link brings along gets what the welcome says.
-            let mailbox =
-                Mailbox { online, cancel_grace_ms: state.cancel_grace_ms, ..Mailbox::default() };
+            let mut mailbox = Mailbox::default();
+            if let Some(grace_ms) = state.cancel_grace_ms {
+                mailbox.cancel_all(grace_ms);
+            }
+            if let Some(online) = online {
+                mailbox.online(online);
+            }
             let entry = Entry {
                 dir: dir.clone(),
                 running: true,
@@ -347,16 +286,14 @@ impl Hub {
                 Some(Verdict::Keep { log, facts, .. }) => (log.clone(), *facts, false),
                 Some(Verdict::Finish { log, facts, .. }) => (log.clone(), *facts, true),
                 Some(Verdict::Kill { .. }) => {
-                    entry.mailbox.superseded = true;
+                    entry.mailbox.supersede();
                     (BTreeMap::new(), 0, true)
                 }
                 // Without a word about it nobody may go on with it: its fence ends it.
                 None => continue,
             };
-            entry.mailbox.log_ack.clone_from(&log);
-            entry.mailbox.fact_ack = facts;
-            entry.mailbox.online =
-                Some(Online { link: number, timers, offset_ms, log, facts, finish });
+            let link = number;
+            entry.mailbox.online(Online { link, timers, offset_ms, log, facts, finish });
             entry.mail.notify_one();
         }
         drop(state);
@@ -370,9 +307,7 @@ impl Hub {
         state.answers.clear();
         state.renewals.clear();
         for entry in state.entries.values_mut() {
-            entry.mailbox.online = None;
-            // An answer counts from the question on the same link, and from no later one.
-            entry.mailbox.begun = None;
+            entry.mailbox.offline();
             entry.control.clear();
             entry.facts.clear();
             entry.logs.clear();
@@ -451,7 +386,7 @@ impl Hub {
         let mut state = self.state();
         state.cancel_grace_ms = Some(grace_ms);
         for entry in state.entries.values_mut() {
-            entry.mailbox.cancel_grace_ms = Some(grace_ms);
+            entry.mailbox.cancel_all(grace_ms);
             entry.mail.notify_one();
         }
     }
@@ -502,35 +437,5 @@ impl Entry {
         let (frame, payload) = self.logs.pop_front()?;
         self.log_bytes -= payload.len() as u64;
         Some((frame, payload))
-    }
-}
-
-impl Mailbox {
-    pub(super) fn begun(&mut self, frame: ToAgent) {
-        self.begun = Some(frame);
-    }
-
-    pub(super) fn supersede(&mut self) {
-        self.superseded = true;
-    }
-
-    pub(super) fn renew(&mut self, renewed: Renewed) {
-        self.renewed = Some(renewed);
-    }
-
-    pub(super) fn cancel(&mut self, force: bool, reason: String) {
-        let force = force || self.cancel.as_ref().is_some_and(|(forced, _)| *forced);
-        self.cancel = Some((force, reason));
-    }
-
-    pub(super) fn ack_log(&mut self, to: BTreeMap<u32, u64>) {
-        for (stream, offset) in to {
-            let acked = self.log_ack.entry(stream).or_default();
-            *acked = offset.max(*acked);
-        }
-    }
-
-    pub(super) fn ack_facts(&mut self, seq: u64) {
-        self.fact_ack = self.fact_ack.max(seq);
     }
 }

@@ -172,7 +172,7 @@ async fn take(hub: &Arc<Hub>, header: ToAgent, payload: &[u8]) {
         ToAgent::Offer { id, .. } => hub.offer(id),
         ToAgent::Start(spec) => held::follow_start(hub, *spec, payload.to_vec()).await,
         ToAgent::Begun { id, .. } => hub.down(id, |mailbox| mailbox.begun(header)),
-        ToAgent::Superseded { id } => hub.down(id, super::hub::Mailbox::supersede),
+        ToAgent::Superseded { id } => hub.down(id, super::mailbox::Mailbox::supersede),
         ToAgent::Renewed { renewals } => {
             for renewed in renewals {
                 hub.down(renewed.id, |mailbox| mailbox.renew(renewed));

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use shuntyard_protocol::{
     Outcome,
     agent::{AttemptFact, StepEnd},
-    plan::{Action, Step, StepRetry},
+    plan::{Action, Step},
     runner::{RunStep, ToRunner},
 };
 use tokio::sync::OnceCell;
@@ -17,6 +17,7 @@ use super::{
     core::{Core, Halt, Why},
     engine::{Effects, Engine},
     files::{HandedOver, StepFiles, check_outputs},
+    rules::{delay, groups, merge, shorten},
     step::{self, CommandStep, Failure, Stop, Surroundings, Tried, stream_of},
 };
 use crate::{
@@ -27,10 +28,6 @@ use crate::{
 
 /// Longest outputs of a job, as JSON.
 const JOB_OUTPUT_BYTES_MAX: usize = 1024 * 1024;
-/// Longest error text of a step; the rest is cut.
-const ERROR_BYTES_MAX: usize = 32 * 1024;
-/// Longest time between two tries of a step.
-const RETRY_DELAY_MAX: Duration = Duration::from_hours(1);
 
 /// How the job ended.
 pub(super) struct Report {
@@ -124,46 +121,6 @@ async fn checkout(core: &Core) -> Result<(), String> {
         let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
         format!("{error}{}", source.unwrap_or_default())
     })
-}
-
-/// Steps that run together: one, or those of a `parallel` block.
-fn groups(steps: &[Step]) -> Vec<(Option<u32>, Vec<usize>)> {
-    let mut groups: Vec<(Option<u32>, Vec<usize>)> = Vec::new();
-    for (index, step) in steps.iter().enumerate() {
-        match groups.last_mut() {
-            Some((block, group)) if block.is_some() && *block == step.parallel => group.push(index),
-            _ => groups.push((step.parallel, vec![index])),
-        }
-    }
-    groups
-}
-
-/// Outputs that a function's commands wrote, and over them those that it returned.
-fn merge(written: Option<Value>, returned: Option<Value>) -> Option<Value> {
-    match (written, returned) {
-        (Some(Value::Object(mut written)), Some(Value::Object(returned))) => {
-            written.extend(returned);
-            Some(Value::Object(written))
-        }
-        (written, returned) => returned.or(written),
-    }
-}
-
-/// Cuts a text that a fact must have room for.
-fn shorten(mut text: String) -> String {
-    if text.len() > ERROR_BYTES_MAX {
-        text.truncate(text.floor_char_boundary(ERROR_BYTES_MAX));
-        text.push('…');
-    }
-    text
-}
-
-/// Time to wait after try `n`, from 1.
-fn delay(retry: &StepRetry, n: u32) -> Duration {
-    let factor = if retry.exponential { 2u64.saturating_pow(n.saturating_sub(1)) } else { 1 };
-    let ms = retry.delay_ms.saturating_mul(factor);
-    let ms = if retry.exponential { ms.min(retry.max_delay_ms) } else { ms };
-    Duration::from_millis(ms).min(RETRY_DELAY_MAX)
 }
 
 impl Job<'_> {
@@ -519,43 +476,5 @@ impl Effects for Job<'_> {
 
     fn add_path(&self, path: String) {
         self.state.borrow_mut().paths.insert(0, path);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn steps_of_one_parallel_block_run_together() {
-        let step = |parallel| Step { parallel, ..Step::default() };
-        let steps =
-            [step(None), step(Some(0)), step(Some(0)), step(Some(1)), step(None), step(None)];
-        let sizes: Vec<_> = groups(&steps).into_iter().map(|(_, group)| group.len()).collect();
-        assert_eq!(sizes, [1, 2, 1, 1, 1]);
-    }
-
-    #[test]
-    fn a_long_error_is_cut_at_a_character() {
-        assert_eq!(shorten("é".repeat(ERROR_BYTES_MAX / 2)).len(), ERROR_BYTES_MAX);
-        let cut = shorten("é".repeat(ERROR_BYTES_MAX));
-        assert!(cut.ends_with("é…") && cut.len() <= ERROR_BYTES_MAX + 3);
-    }
-
-    #[test]
-    fn what_a_function_returns_wins_over_what_it_wrote() {
-        let merged = merge(Some(json!({"a": 1, "b": 1})), Some(json!({"b": 2})));
-        assert_eq!(merged, Some(json!({"a": 1, "b": 2})));
-        assert_eq!(merge(Some(json!({"a": 1})), None), Some(json!({"a": 1})));
-    }
-
-    #[test]
-    fn the_delay_doubles_up_to_its_limit() {
-        let retry =
-            StepRetry { max_attempts: 9, delay_ms: 100, max_delay_ms: 500, exponential: true };
-        let delays: Vec<_> = (1..=4).map(|n| delay(&retry, n).as_millis()).collect();
-        assert_eq!(delays, [100, 200, 400, 500]);
-        let fixed = StepRetry { exponential: false, ..retry };
-        assert_eq!(delay(&fixed, 70).as_millis(), 100);
     }
 }

@@ -27,42 +27,44 @@ const PATIENCE: Duration = Duration::from_secs(40);
 
 /// What the coordinator knows of one attempt.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
-    pub begun: bool,
-    pub streams: BTreeMap<u32, Vec<u8>>,
-    pub facts: Vec<NumberedFact>,
-    pub abandoned: Option<String>,
-    pub refused: Option<String>,
-    pub renewals: u64,
+pub(crate) struct Seen {
+    pub(crate) begun: bool,
+    pub(crate) streams: BTreeMap<u32, Vec<u8>>,
+    pub(crate) facts: Vec<NumberedFact>,
+    pub(crate) abandoned: Option<String>,
+    pub(crate) refused: Option<String>,
+    pub(crate) renewals: u64,
     /// Log frames that came while nothing was acknowledged.
-    pub log_frames: usize,
+    pub(crate) log_frames: usize,
 }
 
 impl Seen {
-    pub fn end(&self) -> Option<&End> {
+    pub(crate) fn end(&self) -> Option<&End> {
         self.facts.iter().find_map(|fact| match &fact.fact {
             AttemptFact::Ended(end) => Some(end),
-            _ => None,
+            AttemptFact::StepStarted { .. } | AttemptFact::StepEnded(_) => None,
         })
     }
 
-    pub fn step(&self, step: u32) -> Option<&StepEnd> {
+    pub(crate) fn step(&self, step: u32) -> Option<&StepEnd> {
         self.facts.iter().find_map(|fact| match &fact.fact {
             AttemptFact::StepEnded(end) if end.step == step => Some(end),
-            _ => None,
+            AttemptFact::StepStarted { .. } | AttemptFact::StepEnded(_) | AttemptFact::Ended(_) => {
+                None
+            }
         })
     }
 
-    pub fn text(&self, stream: u32) -> String {
+    pub(crate) fn text(&self, stream: u32) -> String {
         String::from_utf8_lossy(self.streams.get(&stream).map_or(&[], Vec::as_slice)).into_owned()
     }
 
-    pub fn ends(&self) -> BTreeMap<u32, u64> {
+    pub(crate) fn ends(&self) -> BTreeMap<u32, u64> {
         self.streams.iter().map(|(stream, bytes)| (*stream, bytes.len() as u64)).collect()
     }
 
     /// It ended and its log is whole.
-    pub fn complete(&self) -> bool {
+    pub(crate) fn complete(&self) -> bool {
         self.end().is_some_and(|end| {
             end.ends
                 .iter()
@@ -73,11 +75,11 @@ impl Seen {
 
 /// How the coordinator behaves.
 #[derive(Clone, Copy, Debug)]
-pub struct Manners {
-    pub timers: Timers,
-    pub release_ms: u64,
-    pub renews: bool,
-    pub acks_logs: bool,
+pub(crate) struct Manners {
+    pub(crate) timers: Timers,
+    pub(crate) release_ms: u64,
+    pub(crate) renews: bool,
+    pub(crate) acks_logs: bool,
 }
 
 impl Default for Manners {
@@ -108,14 +110,14 @@ struct State {
 }
 
 #[derive(Clone)]
-pub struct Coordinator {
+pub(crate) struct Coordinator {
     state: Arc<Mutex<State>>,
     changed: watch::Sender<u64>,
-    pub port: u16,
+    pub(crate) port: u16,
 }
 
 impl Coordinator {
-    pub async fn start(manners: Manners) -> Self {
+    pub(crate) async fn start(manners: Manners) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = State {
@@ -148,7 +150,7 @@ impl Coordinator {
         self.changed.send_modify(|count| *count += 1);
     }
 
-    pub fn submit(&self, spec: Spec, folder: &[u8]) -> AttemptId {
+    pub(crate) fn submit(&self, spec: Spec, folder: &[u8]) -> AttemptId {
         let id = spec.id;
         let mut state = self.state();
         state.seen.insert(id, Seen::default());
@@ -158,31 +160,31 @@ impl Coordinator {
         id
     }
 
-    pub fn order(&self, frame: ToAgent) {
+    pub(crate) fn order(&self, frame: ToAgent) {
         self.state().orders.push(frame);
         self.touch();
     }
 
-    pub fn mind(&self, change: impl FnOnce(&mut Manners)) {
+    pub(crate) fn mind(&self, change: impl FnOnce(&mut Manners)) {
         change(&mut self.state().manners);
         self.touch();
     }
 
     /// At the next hello this attempt is not wanted.
-    pub fn condemn(&self, id: AttemptId) {
+    pub(crate) fn condemn(&self, id: AttemptId) {
         self.state().kill.push(id);
     }
 
-    pub fn seen(&self, id: AttemptId) -> Seen {
+    pub(crate) fn seen(&self, id: AttemptId) -> Seen {
         self.state().seen[&id].clone()
     }
 
-    pub fn hellos(&self) -> Vec<Hello> {
+    pub(crate) fn hellos(&self) -> Vec<Hello> {
         self.state().hellos.clone()
     }
 
     /// Waits until the attempt looks like this.
-    pub async fn until(
+    pub(crate) async fn until(
         &self,
         id: AttemptId,
         what: &str,
@@ -198,13 +200,13 @@ impl Coordinator {
                 changes.changed().await.unwrap();
             }
         };
-        match tokio::time::timeout(PATIENCE, waiting).await {
-            Ok(seen) => seen,
-            Err(_) => panic!("waited in vain for: {what}; seen {:#?}", Brief(&self.seen(id))),
-        }
+        let seen = tokio::time::timeout(PATIENCE, waiting).await;
+        seen.unwrap_or_else(|_| {
+            panic!("waited in vain for: {what}; seen {:#?}", Brief(&self.seen(id)))
+        })
     }
 
-    pub async fn ended(&self, id: AttemptId) -> Seen {
+    pub(crate) async fn ended(&self, id: AttemptId) -> Seen {
         self.until(id, "its complete end", Seen::complete).await
     }
 

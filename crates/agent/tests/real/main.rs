@@ -1,6 +1,11 @@
 //! Real agents, supervisors and commands against a small coordinator.
 
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "tests measure real time, start tasks, and fail by panicking"
+)]
 
 mod control;
 mod coordinator;

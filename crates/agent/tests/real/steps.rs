@@ -164,7 +164,7 @@ async fn more_attempts_than_slots_are_refused() {
     assert_eq!(seen.refused.unwrap(), "no slot is free");
 }
 
-const WORKFLOW: &str = r#"
+const WORKFLOW: &str = r"
 import { workflow, job, step, sh } from 'shuntyard';
 let shared = 0;
 export default workflow('ci', { jobs: [job('build', { steps: [
@@ -179,7 +179,7 @@ export default workflow('ci', { jobs: [job('build', { steps: [
   step('third', async (ctx) => { throw new Error('no, ' + shared); }),
   step('slow', async (ctx) => { await ctx.$`trap 'echo stopping; exit 0' TERM; echo up; sleep 600`; }),
 ] })] });
-"#;
+";
 
 #[tokio::test]
 async fn functions_run_in_the_engine_and_share_the_job() {

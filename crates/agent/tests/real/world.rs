@@ -19,29 +19,29 @@ use shuntyard_protocol::{
 
 use crate::coordinator::{Coordinator, Manners};
 
-pub struct World {
-    pub coordinator: Coordinator,
-    pub temp: tempfile::TempDir,
-    pub agent: Option<Child>,
+pub(crate) struct World {
+    pub(crate) coordinator: Coordinator,
+    pub(crate) temp: tempfile::TempDir,
+    pub(crate) agent: Option<Child>,
     user: Option<u32>,
     extra: Vec<String>,
 }
 
 impl World {
-    pub async fn new(manners: Manners) -> Self {
+    pub(crate) async fn new(manners: Manners) -> Self {
         let mut world = Self::without_agent(manners).await;
         world.start_agent();
         world
     }
 
-    pub async fn without_agent(manners: Manners) -> Self {
+    pub(crate) async fn without_agent(manners: Manners) -> Self {
         let coordinator = Coordinator::start(manners).await;
         let temp = tempfile::tempdir().unwrap();
         Self { coordinator, temp, agent: None, user: None, extra: Vec::new() }
     }
 
     /// An agent that is not root.
-    pub async fn as_user(manners: Manners, uid: u32) -> Self {
+    pub(crate) async fn as_user(manners: Manners, uid: u32) -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         let mut world = Self::without_agent(manners).await;
         fs::create_dir(world.data()).unwrap();
@@ -52,7 +52,7 @@ impl World {
         world
     }
 
-    pub async fn with_args(manners: Manners, extra: &[&str]) -> Self {
+    pub(crate) async fn with_args(manners: Manners, extra: &[&str]) -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         let mut world = Self::without_agent(manners).await;
         fs::set_permissions(world.temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -61,11 +61,11 @@ impl World {
         world
     }
 
-    pub fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.temp.path().join("data")
     }
 
-    pub fn start_agent(&mut self) {
+    pub(crate) fn start_agent(&mut self) {
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -82,24 +82,24 @@ impl World {
         self.agent = Some(command.spawn().unwrap());
     }
 
-    pub fn kill_agent(&mut self) {
+    pub(crate) fn kill_agent(&mut self) {
         let mut agent = self.agent.take().unwrap();
         agent.kill().unwrap();
         agent.wait().unwrap();
     }
 
-    pub fn submit(&self, steps: Vec<Step>) -> AttemptId {
+    pub(crate) fn submit(&self, steps: Vec<Step>) -> AttemptId {
         self.coordinator.submit(spec(steps), b"{}")
     }
 
     /// Pid of an attempt's supervisor, once it has begun.
-    pub fn supervisor(&self, id: AttemptId) -> i32 {
+    pub(crate) fn supervisor(&self, id: AttemptId) -> i32 {
         let path = self.data().join("attempts").join(id.to_string()).join("processes.json");
         let processes: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         i32::try_from(processes["supervisor"]["pid"].as_i64().unwrap()).unwrap()
     }
 
-    pub async fn gone(&self, id: AttemptId) {
+    pub(crate) async fn gone(&self, id: AttemptId) {
         let path = self.data().join("attempts").join(id.to_string());
         until("the attempt's directory to go", || !path.exists()).await;
     }
@@ -118,7 +118,7 @@ impl Drop for World {
             for entry in fs::read_dir(self.data().join("attempts")).into_iter().flatten().flatten()
             {
                 let log = fs::read_to_string(entry.path().join("supervisor.log"));
-                eprintln!("{:?}: {}", entry.file_name(), log.unwrap_or_default());
+                eprintln!("{}: {}", entry.path().display(), log.unwrap_or_default());
             }
         }
         // Supervisors outlive their agents: those of a test end with it.
@@ -131,13 +131,13 @@ impl Drop for World {
     }
 }
 
-pub fn kill(pid: i32, signal: i32) {
+pub(crate) fn kill(pid: i32, signal: i32) {
     let signal = format!("-{signal}");
     Command::new("kill").args([&signal, &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
 /// Looks again and again, since nobody tells.
-pub async fn until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     let mut looks = tokio::time::interval(Duration::from_millis(20));
     for _ in 0..1500 {
         looks.tick().await;
@@ -149,7 +149,7 @@ pub async fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// Whether any process on this machine has this argument.
-pub fn runs(argument: &str) -> bool {
+pub(crate) fn runs(argument: &str) -> bool {
     fs::read_dir("/proc").unwrap().flatten().any(|entry| {
         fs::read(entry.path().join("cmdline"))
             .is_ok_and(|line| line.split(|&b| b == 0).any(|arg| arg == argument.as_bytes()))
@@ -157,17 +157,17 @@ pub fn runs(argument: &str) -> bool {
 }
 
 /// A number of seconds to sleep that no other process has as its argument.
-pub fn unique_sleep() -> String {
+pub(crate) fn unique_sleep() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("6{:05}.{:07}", COUNT.fetch_add(1, Ordering::Relaxed), std::process::id())
 }
 
-pub fn sh(command: &str) -> Step {
+pub(crate) fn sh(command: &str) -> Step {
     let action = Action::Shell { command: command.into(), shell: None, cwd: None };
     Step { name: format!("step {}", command.len()), action, ..Step::default() }
 }
 
-pub fn spec(steps: Vec<Step>) -> Spec {
+pub(crate) fn spec(steps: Vec<Step>) -> Spec {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let random = [0, 0, 0, 0, 0, 0, number[0], number[1], number[2], number[3]];
