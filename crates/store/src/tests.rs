@@ -5,6 +5,7 @@ mod batches;
 mod graph;
 mod inbox;
 mod logs;
+mod outage;
 mod people;
 mod placement;
 mod rerun;

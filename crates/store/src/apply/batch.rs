@@ -80,6 +80,26 @@ pub(crate) async fn append(
     Ok(answers)
 }
 
+/// Commits a batch so that facts do not wait for the storage of logs: when the segments fail, the
+/// facts are committed alone.
+pub(crate) async fn commit_apart(
+    inner: &Inner,
+    mut batch: Batch,
+    now: Timestamp,
+) -> (Result<Vec<Answer>, StoreError>, Result<Vec<LogAnswer>, StoreError>) {
+    match commit(inner, batch.clone(), now).await {
+        Ok(answers) => (Ok(answers.facts), Ok(answers.logs)),
+        Err(error @ StoreError::Segment { .. }) => {
+            batch.logs.clear();
+            (commit(inner, batch, now).await.map(|answers| answers.facts), Err(error))
+        }
+        Err(error) => {
+            let reason = error.to_string();
+            (Err(error), Err(StoreError::Unavailable { reason }))
+        }
+    }
+}
+
 /// Commits a batch. One that a statement refuses is halved until the item that cannot be stored
 /// stands alone and is answered so; the others are committed.
 pub(crate) async fn commit(

@@ -6,7 +6,7 @@ use shuntyard_core::apply::{Answer, Fact, Subject};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
-use super::batch::{self, Answers, BATCH_MAX, Batch};
+use super::batch::{self, BATCH_MAX, Batch};
 use crate::{
     error::StoreError,
     log::{LogAnswer, LogAppend},
@@ -87,7 +87,9 @@ pub struct Writer {
 #[derive(Default)]
 struct Replies {
     facts: Vec<Reply<Answer>>,
-    logs: Vec<(Reply<LogAnswer>, OwnedSemaphorePermit)>,
+    logs: Vec<Reply<LogAnswer>>,
+    /// Given back when the bytes are no longer in memory.
+    permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl Writer {
@@ -110,42 +112,55 @@ impl Writer {
                     }
                     Queued::Log(chunk, reply, permit) => {
                         batch.logs.push(chunk);
-                        replies.logs.push((reply, permit));
+                        replies.logs.push(reply);
+                        replies.permits.push(permit);
                     }
                 }
             }
-            replies.send(self.commit(batch).await);
+            let (facts, logs) = self.commit(batch).await;
+            answer(replies.facts, facts);
+            answer(replies.logs, logs);
         }
     }
 
-    async fn commit(&self, batch: Batch) -> Result<Answers, StoreError> {
-        let now = self.inner.now().await?;
-        batch::commit(&self.inner, batch, now).await
+    async fn commit(
+        &self,
+        batch: Batch,
+    ) -> (Result<Vec<Answer>, StoreError>, Result<Vec<LogAnswer>, StoreError>) {
+        match self.inner.now().await {
+            Ok(now) => batch::commit_apart(&self.inner, batch, now).await,
+            Err(error) => {
+                let reason = error.to_string();
+                (Err(error), Err(StoreError::Unavailable { reason }))
+            }
+        }
     }
 }
 
-impl Replies {
-    /// A sender that no longer waits will ask again.
-    fn send(self, result: Result<Answers, StoreError>) {
-        match result {
-            Ok(answers) => {
-                for (reply, answer) in self.facts.into_iter().zip(answers.facts) {
-                    drop(reply.send(Ok(answer)));
-                }
-                for ((reply, _permit), answer) in self.logs.into_iter().zip(answers.logs) {
-                    drop(reply.send(Ok(answer)));
-                }
-            }
-            Err(error) => {
-                tracing::warn!(reason = %error, "a batch was not committed");
-                let failed = || StoreError::Unavailable { reason: error.to_string() };
-                for reply in self.facts {
-                    drop(reply.send(Err(failed())));
-                }
-                for (reply, _permit) in self.logs {
-                    drop(reply.send(Err(failed())));
-                }
+/// Tells everybody; a sender that no longer waits will ask again.
+fn answer<T>(replies: Vec<Reply<T>>, result: Result<Vec<T>, StoreError>) {
+    match result {
+        Ok(answers) => {
+            for (reply, answer) in replies.into_iter().zip(answers) {
+                drop(reply.send(Ok(answer)));
             }
         }
+        Err(error) => {
+            let reason = chain(&error);
+            if !replies.is_empty() {
+                tracing::warn!(reason, count = replies.len(), "a batch was not committed");
+            }
+            for reply in replies {
+                drop(reply.send(Err(StoreError::Unavailable { reason: reason.clone() })));
+            }
+        }
+    }
+}
+
+/// An error with its cause, in one line.
+fn chain(error: &StoreError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
     }
 }

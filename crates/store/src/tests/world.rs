@@ -29,8 +29,7 @@ pub(crate) struct World {
     pub(crate) source: SourceId,
     clock: Arc<AtomicI64>,
     minted: AtomicU64,
-    /// Where segments lie.
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 /// A run and its jobs by title.
@@ -58,7 +57,12 @@ impl World {
             tokio::spawn(writer.run());
         }
         let source = SourceId::mint(Timestamp(1), [2; 10]);
-        Self { store, instance, source, clock, minted: AtomicU64::new(0), _folder: folder }
+        Self { store, instance, source, clock, minted: AtomicU64::new(0), folder }
+    }
+
+    /// Where segments lie.
+    pub(crate) fn segments(&self) -> std::path::PathBuf {
+        self.folder.path().join("segments")
     }
 
     pub(crate) fn now(&self) -> Timestamp {
