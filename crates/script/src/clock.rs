@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// For deadlines of commands and of the evaluating child.
+#[expect(clippy::disallowed_methods, reason = "this is the clock module")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

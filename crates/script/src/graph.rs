@@ -107,7 +107,7 @@ fn refusal(specifier: &str) -> String {
 /// Strips one file of the bundle.
 pub(crate) fn strip_file(bundle: &Bundle, path: &str) -> Result<Stripped, Vec<Fault>> {
     let source = bundle.get(path).unwrap_or_default();
-    if path.ends_with(".json") {
+    if path.rsplit_once('.').is_some_and(|(_, extension)| extension == "json") {
         strip::json_module(path, source)
     } else {
         strip::strip(path, source)

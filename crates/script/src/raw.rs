@@ -234,9 +234,9 @@ impl<'a, 'js> Reader<'a, 'js> {
         let mut properties = Vec::new();
         for property in object.own_props::<String, Value<'js>>(Filter::new().string().enum_only()) {
             let (key, value) = self.wrap(property)?;
-            match self.read_at(&value, depth + 1)? {
-                Raw::Undefined => {}
-                raw => properties.push((key, raw)),
+            let raw = self.read_at(&value, depth + 1)?;
+            if raw != Raw::Undefined {
+                properties.push((key, raw));
             }
         }
         Ok(Raw::Object(properties))

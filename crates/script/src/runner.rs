@@ -12,6 +12,7 @@ mod job;
 mod lend;
 mod link;
 mod outputs;
+mod tasks;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -55,7 +56,7 @@ async fn run(mut link: Link) -> ExitCode {
     let job = match link.frames.recv().await {
         Some((ToRunner::Load { file, workflow, job, context, needs }, payload)) => {
             let wanted = job::Wanted { file, workflow, job, context, needs };
-            match Job::load(&payload, wanted, &host, link.stop_watch()) {
+            match Job::load(&payload, &wanted, &host, link.stop_watch()) {
                 Ok(job) => job,
                 Err(message) => {
                     host.send(&FromRunner::LoadFailed { message }, &[]);
@@ -70,7 +71,7 @@ async fn run(mut link: Link) -> ExitCode {
     loop {
         tokio::select! {
             frame = link.frames.recv() => match frame {
-                Some((ToRunner::Step(step), _)) => job.start_step(step),
+                Some((ToRunner::Step(step), _)) => job.start_step(&step),
                 Some((ToRunner::Stop { step, force }, _)) => {
                     link.stop_seen();
                     job.stop_step(step, force);

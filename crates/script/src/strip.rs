@@ -104,8 +104,9 @@ pub(crate) fn strip(path: &str, source: &str) -> Result<Stripped, Vec<Fault>> {
     let options =
         CodegenOptions { source_map_path: Some(path.into()), ..CodegenOptions::default() };
     let CodegenReturn { code, map, .. } = Codegen::new().with_options(options).build(&program);
-    let tokens = map.iter().flat_map(|map| map.get_tokens());
-    let mut positions: Vec<_> = tokens
+    let mut positions: Vec<_> = map
+        .iter()
+        .flat_map(|map| map.get_tokens().collect::<Vec<_>>())
         .map(|token| {
             let generated = (token.get_dst_line(), token.get_dst_col());
             (generated, (token.get_src_line(), token.get_src_col()))
@@ -151,40 +152,58 @@ fn to_fault(path: &str, source: &str, diagnostic: &OxcDiagnostic) -> Fault {
 
 /// Line and column (from 1, in characters) of a byte offset.
 fn position(source: &str, offset: u32) -> (u32, u32) {
-    let mut end = (offset as usize).min(source.len());
-    while !source.is_char_boundary(end) {
-        end -= 1;
+    Lines::of(source).position(offset)
+}
+
+/// Where each line of a source begins.
+struct Lines<'s> {
+    source: &'s str,
+    starts: Vec<usize>,
+}
+
+impl<'s> Lines<'s> {
+    fn of(source: &'s str) -> Self {
+        let breaks = source.match_indices('\n').map(|(at, _)| at + 1);
+        Self { source, starts: std::iter::once(0).chain(breaks).collect() }
     }
-    let before = &source[..end];
-    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (count(before.matches('\n').count() + 1), count(before[line_start..].chars().count() + 1))
+
+    /// Line and column, from 1, in characters.
+    fn position(&self, offset: u32) -> (u32, u32) {
+        let end = self.source.floor_char_boundary(offset as usize);
+        let line = self.starts.partition_point(|start| *start <= end);
+        let before = &self.source[self.starts[line - 1]..end];
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        (count(line), count(before.chars().count() + 1))
+    }
 }
 
 fn calls(source: &str, program: &Program<'_>) -> Vec<Call> {
-    struct Finder<'s>(&'s str, Vec<Call>);
+    struct Finder<'s>(Lines<'s>, Vec<Call>);
     impl<'a> Visit<'a> for Finder<'_> {
         fn visit_call_expression(&mut self, call: &CallExpression<'a>) {
-            let name = match &call.callee {
-                Expression::Identifier(identifier) => Some(identifier.name.as_str()),
-                Expression::StaticMemberExpression(member) => Some(member.property.name.as_str()),
-                _ => None,
+            let name = if let Expression::Identifier(identifier) = &call.callee {
+                Some(identifier.name.as_str())
+            } else if let Expression::StaticMemberExpression(member) = &call.callee {
+                Some(member.property.name.as_str())
+            } else {
+                None
             };
             if let Some(name) = name {
                 let (start, end) =
-                    (position(self.0, call.span.start), position(self.0, call.span.end));
+                    (self.0.position(call.span.start), self.0.position(call.span.end));
                 self.1.push(Call { name: name.to_owned(), start, end });
             }
             walk::walk_call_expression(self, call);
         }
     }
-    let mut finder = Finder(source, Vec::new());
+    let mut finder = Finder(Lines::of(source), Vec::new());
     finder.visit_program(program);
     finder.1
 }
 
 fn imports(source: &str, program: &Program<'_>) -> Vec<Import> {
-    let at = |offset| position(source, offset);
+    let lines = Lines::of(source);
+    let at = |offset| lines.position(offset);
     let from = |literal: &oxc::ast::ast::StringLiteral<'_>, names| Import {
         specifier: literal.value.to_string(),
         at: at(literal.span.start),

@@ -144,17 +144,12 @@ impl<'a> Describer<'a> {
         let words = self.texts(options, "on");
         let mut outcomes = Vec::new();
         for word in &words {
-            match Outcome::parse(word) {
-                Some(outcome @ (Outcome::Failed | Outcome::TimedOut | Outcome::Lost)) => {
-                    outcomes.push(outcome)
-                }
-                _ => {
-                    let message = format!(
-                        "{}: \"on\" lists failed, timed_out and lost, got \"{word}\"",
-                        options.of
-                    );
-                    self.fault(options.at, message);
-                }
+            let outcome = Outcome::parse(word);
+            if let Some(outcome @ (Outcome::Failed | Outcome::TimedOut | Outcome::Lost)) = outcome {
+                outcomes.push(outcome);
+            } else {
+                let rule = "lists failed, timed_out and lost";
+                self.fault(options.at, format!("{}: \"on\" {rule}, got \"{word}\"", options.of));
             }
         }
         outcomes.sort_unstable();

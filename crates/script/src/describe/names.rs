@@ -49,8 +49,8 @@ pub(super) fn unique(name: &str, taken: &BTreeSet<String>) -> String {
     if !taken.contains(name) {
         return name.to_owned();
     }
-    (2..)
+    (2..=taken.len() + 2)
         .map(|n| format!("{name} ({n})"))
         .find(|name| !taken.contains(name))
-        .expect("numbers do not end")
+        .expect("there are more candidates than taken names")
 }

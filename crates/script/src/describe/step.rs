@@ -109,7 +109,7 @@ impl<'a> Describer<'a> {
                 self.fault(options.at, message);
             }
             _ => {
-                self.wrong(options, "steps", "made of step(), sh(), parallel() and functions", raw)
+                self.wrong(options, "steps", "made of step(), sh(), parallel() and functions", raw);
             }
         }
     }
@@ -340,14 +340,11 @@ impl<'a> Describer<'a> {
 }
 
 fn push(body: &mut Body, step: Step, name: Option<String>, base: &str, code: StepCode) {
-    match name {
-        Some(name) => body.steps.push(Step { name, ..step }),
-        None => {
-            // Functions written in place have no name, or the name of the property they are in.
-            let base = if base == "run" { "" } else { base };
-            body.unnamed.push((body.steps.len(), base.to_owned()));
-            body.steps.push(step);
-        }
+    if name.is_none() {
+        // Functions written in place have no name, or the name of the property they are in.
+        let base = if base == "run" { "" } else { base };
+        body.unnamed.push((body.steps.len(), base.to_owned()));
     }
+    body.steps.push(Step { name: name.unwrap_or_default(), ..step });
     body.code.push(code);
 }

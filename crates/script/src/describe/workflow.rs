@@ -32,12 +32,11 @@ impl<'a> Describer<'a> {
             Some(Raw::Object(_)) => (None, node.args.first()),
             first => (first, node.args.get(1)),
         };
-        let name = match name {
-            Some(raw) => self.name("workflow", &node.at, raw).unwrap_or_default(),
-            None => {
-                self.fault(&node.at, "a workflow begins with its name: workflow(\"ci\", { … })");
-                String::new()
-            }
+        let name = if let Some(raw) = name {
+            self.name("workflow", &node.at, raw).unwrap_or_default()
+        } else {
+            self.fault(&node.at, "a workflow begins with its name: workflow(\"ci\", { … })");
+            String::new()
         };
         let options =
             self.options(format!("workflow \"{name}\""), &node.at, options, &KNOWN, &LATER);

@@ -18,7 +18,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::host::Output;
+use super::{host::Output, tasks};
 
 /// Most bytes of each of stdout and stderr that a script can read; all of them are logged.
 pub(super) const CAPTURE_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -155,7 +155,7 @@ fn pump(
 ) -> (Arc<Mutex<Capture>>, JoinHandle<()>) {
     let capture = Arc::<Mutex<Capture>>::default();
     let kept = capture.clone();
-    let task = tokio::spawn(async move {
+    let task = tasks::spawn(async move {
         let Some(mut source) = source else { return };
         let mut buffer = vec![0; READ_BYTES];
         while let Ok(count @ 1..) = source.read(&mut buffer).await {

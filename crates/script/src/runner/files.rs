@@ -1,5 +1,7 @@
 //! The files of `node:fs`, relative to the workspace.
 
+#![expect(clippy::needless_pass_by_value, reason = "host functions own their arguments")]
+
 use std::{fs, io, io::Write, os::unix::fs::MetadataExt};
 
 use rquickjs::{Ctx, Exception, Object, Result, TypedArray, Value};
@@ -9,6 +11,16 @@ use crate::sys;
 
 /// Largest file that is read into the engine.
 pub(super) const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// The codes by which scripts know errors.
+const CODES: [(io::ErrorKind, &str); 6] = [
+    (io::ErrorKind::NotFound, "ENOENT"),
+    (io::ErrorKind::AlreadyExists, "EEXIST"),
+    (io::ErrorKind::PermissionDenied, "EACCES"),
+    (io::ErrorKind::NotADirectory, "ENOTDIR"),
+    (io::ErrorKind::IsADirectory, "EISDIR"),
+    (io::ErrorKind::DirectoryNotEmpty, "ENOTEMPTY"),
+];
 
 pub(super) fn lend(lent: &Lent<'_, '_>) -> Result<()> {
     lent.add("readFile", read_file)?;
@@ -30,7 +42,7 @@ pub(super) fn lend(lent: &Lent<'_, '_>) -> Result<()> {
     lent.add("remove", remove)
 }
 
-fn read_file<'js>(ctx: Ctx<'js>, path: String) -> Result<Value<'js>> {
+fn read_file(ctx: Ctx<'_>, path: String) -> Result<Value<'_>> {
     let size = fs::metadata(&path).map_or(0, |meta| meta.len());
     if size > FILE_BYTES_MAX {
         let limit = FILE_BYTES_MAX / (1024 * 1024);
@@ -55,7 +67,7 @@ fn write_file<'js>(
 }
 
 /// Undefined when there is nothing and that is no error.
-fn stat<'js>(ctx: Ctx<'js>, path: String, or_undefined: bool) -> Result<Option<Object<'js>>> {
+fn stat(ctx: Ctx<'_>, path: String, or_undefined: bool) -> Result<Option<Object<'_>>> {
     let meta = match fs::metadata(&path) {
         Ok(meta) => meta,
         Err(_) if or_undefined => return Ok(None),
@@ -95,15 +107,8 @@ fn throw(ctx: &Ctx<'_>, what: &str, path: &str, error: &io::Error) -> rquickjs::
     let thrown = Exception::from_message(ctx.clone(), &format!("cannot {what} {path}: {error}"));
     match thrown {
         Ok(exception) => {
-            let code = match error.kind() {
-                io::ErrorKind::NotFound => "ENOENT",
-                io::ErrorKind::AlreadyExists => "EEXIST",
-                io::ErrorKind::PermissionDenied => "EACCES",
-                io::ErrorKind::NotADirectory => "ENOTDIR",
-                io::ErrorKind::IsADirectory => "EISDIR",
-                io::ErrorKind::DirectoryNotEmpty => "ENOTEMPTY",
-                _ => "EIO",
-            };
+            let code = CODES.iter().find(|(kind, _)| *kind == error.kind());
+            let code = code.map_or("EIO", |(_, code)| code);
             match exception.as_object().set("code", code) {
                 Ok(()) => exception.throw(),
                 Err(error) => error,

@@ -12,7 +12,10 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::commands::{self, Exit, Spec, Stop};
+use super::{
+    commands::{self, Exit, Spec, Stop},
+    tasks,
+};
 
 /// Most commands that run at the same time.
 pub(super) const COMMANDS_MAX: usize = 256;
@@ -97,7 +100,7 @@ impl Host {
         let (stop, stopped) = watch::channel(Stop::No);
         self.running.borrow_mut().insert(id, Running { step, stop });
         let (output, events) = (self.output.clone(), self.events.clone());
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             let exit = commands::run(step, spec, output, stopped).await;
             drop(events.send(Event::Ended { step, id, exit }).await);
         });
@@ -137,7 +140,7 @@ impl Host {
             return Err(format!("more than {TIMERS_MAX} timers at the same time"));
         }
         let events = self.events.clone();
-        let task = tokio::spawn(async move {
+        let task = tasks::spawn(async move {
             tokio::time::sleep(delay).await;
             drop(events.send(Event::Timer { id }).await);
         });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rquickjs::{Ctx, Function, IntoJs, Object, Persistent, Value as JsValue};
+use rquickjs::{Ctx, Function, Object, Persistent, Value as JsValue};
 use serde_json::{Value, json};
 use shuntyard_protocol::{agent::Upstream, plan::Workflow, runner::RunStep};
 
@@ -43,7 +43,7 @@ impl Job {
     /// What to tell the author.
     pub(super) fn load(
         payload: &[u8],
-        wanted: Wanted,
+        wanted: &Wanted,
         host: &Host,
         stop: Interrupt,
     ) -> Result<Self, String> {
@@ -59,12 +59,12 @@ impl Job {
         let engine =
             Engine::new(modules, RUN_MEMORY_BYTES_MAX, stop).map_err(|error| error.to_string())?;
         let host = host.clone();
-        let loaded = engine.with(|ctx| Loaded::new(ctx, &engine, &host, &wanted))?;
+        let loaded = engine.with(|ctx| Loaded::new(ctx, &engine, &host, wanted))?;
         let Loaded { start_step, stop_step, command_ended, timer_fired, is_function } = loaded;
         Ok(Self { engine, host, start_step, stop_step, command_ended, timer_fired, is_function })
     }
 
-    pub(super) fn start_step(&self, step: RunStep) {
+    pub(super) fn start_step(&self, step: &RunStep) {
         let index = step.step;
         if !self.is_function.get(index as usize).copied().unwrap_or(false) {
             return self.host.failed(index, "the job has no function for this step", None);
@@ -235,10 +235,10 @@ fn description<'js>(
 }
 
 fn to_js<'js>(ctx: &Ctx<'js>, value: &Value) -> rquickjs::Result<JsValue<'js>> {
-    match value {
-        Value::Null => Ok(JsValue::new_null(ctx.clone())),
-        _ => ctx.json_parse(value.to_string())?.into_js(ctx),
+    if value.is_null() {
+        return Ok(JsValue::new_null(ctx.clone()));
     }
+    ctx.json_parse(value.to_string())
 }
 
 fn list(faults: &[Fault]) -> String {

@@ -1,5 +1,7 @@
 //! The host functions as the script sees them.
 
+#![expect(clippy::needless_pass_by_value, reason = "host functions own their arguments")]
+
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use rquickjs::{
@@ -79,7 +81,7 @@ fn lend_steps(lent: &Lent<'_, '_>, host: &Host) -> Result<()> {
     })?;
     let to = host.clone();
     lent.add("addPath", move |step: u32, path: String| {
-        to.send(&FromRunner::AddPath { step, path }, &[])
+        to.send(&FromRunner::AddPath { step, path }, &[]);
     })?;
     let to = host.clone();
     lent.add("fail", move |step: u32, message: String, code: Opt<Option<i32>>| {
@@ -132,7 +134,7 @@ fn lend_machine(lent: &Lent<'_, '_>) -> Result<()> {
     })
 }
 
-fn encode<'js>(ctx: Ctx<'js>, text: String) -> Result<Value<'js>> {
+fn encode(ctx: Ctx<'_>, text: String) -> Result<Value<'_>> {
     bytes(&ctx, text.into_bytes())
 }
 

@@ -65,6 +65,7 @@ fn outputs(raw: &Raw, schema: Option<&Schema>) -> std::result::Result<Option<Val
 }
 
 fn to_json(raw: &Raw, path: &str) -> std::result::Result<Value, String> {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all other kinds are alike here")]
     match raw {
         Raw::List(items) => {
             let items = items.iter().enumerate();

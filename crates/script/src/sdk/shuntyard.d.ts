@@ -345,13 +345,3 @@ declare module 'shuntyard' {
     record<T>(values: Schema<T>): Schema<Record<string, T>>;
   };
 }
-
-// What exists besides the language itself.
-
-declare const console: {
-  log(...values: unknown[]): void;
-  info(...values: unknown[]): void;
-  warn(...values: unknown[]): void;
-  error(...values: unknown[]): void;
-  debug(...values: unknown[]): void;
-};

@@ -540,13 +540,15 @@ fn the_example_is_planned() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hello");
     let bundle = shuntyard_script::Bundle::from_dir(&root).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let launcher = crate::launcher("evaluate");
     let evaluation = shuntyard_script::evaluate(
-        &crate::launcher("evaluate"),
+        &launcher,
         &bundle,
         crate::NOW,
         shuntyard_script::Require::Walls,
     );
     let evaluated = runtime.block_on(evaluation).unwrap_or_else(|error| panic!("{error}"));
-    let jobs: Vec<_> = evaluated.plan.workflows[0].jobs.iter().map(|job| job.name.as_str()).collect();
+    let jobs: Vec<_> =
+        evaluated.plan.workflows[0].jobs.iter().map(|job| job.name.as_str()).collect();
     assert_eq!(jobs, ["check", "greet", "farewell"]);
 }

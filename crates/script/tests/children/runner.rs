@@ -105,7 +105,7 @@ impl Runner {
             match self.next() {
                 FromRunner::Done(done) => return done,
                 FromRunner::SetEnv { name, value, .. } => {
-                    self.changes.push(format!("{name}={value}"))
+                    self.changes.push(format!("{name}={value}"));
                 }
                 FromRunner::AddPath { path, .. } => self.changes.push(format!("path {path}")),
                 FromRunner::Output { .. } => {}
