@@ -82,10 +82,14 @@ pub(crate) struct Git<'a> {
 
 /// Whom a `git` runs as: in a workspace the job's user, in a mirror the agent's.
 #[derive(Clone, Copy)]
-enum As {
-    Agent,
+enum As<'a> {
+    /// With the source's URL, when it is fetched from.
+    Agent(Option<&'a str>),
     Job,
 }
+
+/// Name of the remote that a mirror is fetched from.
+const SOURCE: &str = "source";
 
 /// Where mirrors are kept.
 pub(crate) fn mirrors(data_dir: &Path) -> PathBuf {
@@ -172,7 +176,7 @@ impl Git<'_> {
         if !mirror.join("HEAD").exists() {
             files::make_dir(&mirror, 0o750)?;
             let shared = ["init", "--quiet", "--bare", "--shared=group"];
-            self.run(As::Agent, &mirror, &shared).await?;
+            self.run(As::Agent(None), &mirror, &shared).await?;
             if let Some(user) = self.user {
                 std::os::unix::fs::chown(&mirror, None, Some(user.gid))
                     .map_err(FileError::of("change group of", &mirror))?;
@@ -181,7 +185,7 @@ impl Git<'_> {
         let commit = code.commit.as_str();
         let kept = format!("refs/shunt/{commit}");
         let has = ["rev-parse", "--quiet", "--verify", &kept];
-        if self.run(As::Agent, &mirror, &has).await.is_ok() {
+        if self.run(As::Agent(None), &mirror, &has).await.is_ok() {
             return Ok(mirror);
         }
         let depth_arg = format!("--depth={depth}");
@@ -190,8 +194,8 @@ impl Git<'_> {
             fetch.push(&depth_arg);
         }
         let refspec = format!("+{commit}:{kept}");
-        fetch.extend([code.url.as_str(), &refspec]);
-        if let Err(error) = self.run(As::Agent, &mirror, &fetch).await {
+        fetch.extend([SOURCE, &refspec]);
+        if let Err(error) = self.run(As::Agent(Some(&code.url)), &mirror, &fetch).await {
             self.fetch_by_name(code, &mirror, &kept).await.map_err(|_| error)?;
         }
         Ok(mirror)
@@ -206,13 +210,13 @@ impl Git<'_> {
     ) -> Result<(), CheckoutError> {
         let name = code.ref_name.as_deref().unwrap_or("HEAD");
         let refspec = format!("+{name}:refs/fetched");
-        let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", &code.url, &refspec];
-        self.run(As::Agent, mirror, &fetch).await?;
-        self.run(As::Agent, mirror, &["update-ref", kept, &code.commit]).await
+        let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", SOURCE, &refspec];
+        self.run(As::Agent(Some(&code.url)), mirror, &fetch).await?;
+        self.run(As::Agent(None), mirror, &["update-ref", kept, &code.commit]).await
     }
 
     /// Runs `git` in a directory.
-    async fn run(&self, who: As, dir: &Path, args: &[&str]) -> Result<(), CheckoutError> {
+    async fn run(&self, who: As<'_>, dir: &Path, args: &[&str]) -> Result<(), CheckoutError> {
         let mut command = std::process::Command::new("git");
         command.args(args).current_dir(dir).env_clear().envs(self.host_env);
         command
@@ -220,6 +224,11 @@ impl Git<'_> {
             .env("GIT_CONFIG_GLOBAL", config_path(self.data_dir));
         command.env("GIT_TERMINAL_PROMPT", "0").env("GIT_ASKPASS", "true");
         command.env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes").env("LC_ALL", "C");
+        if let As::Agent(Some(url)) = who {
+            // Not as an argument, which every process of the host can read: it may hold a secret.
+            command.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_VALUE_0", url);
+            command.env("GIT_CONFIG_KEY_0", format!("remote.{SOURCE}.url"));
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.process_group(0);
         if let (As::Job, Some(user)) = (who, self.user) {

@@ -66,7 +66,8 @@ impl RunError {
     }
 }
 
-/// Runs an agent until `control` says otherwise. Supervisors of an earlier life are found again.
+/// Runs an agent until `control` says otherwise; a sender that is gone means [`Control::Stop`].
+/// Supervisors of an earlier life are found again.
 ///
 /// `events` gets what happens, as far as there is room in it.
 pub async fn run(

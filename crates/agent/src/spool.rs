@@ -264,9 +264,14 @@ impl<D: Disk> Spool<D> {
         reached(&self.acked, self.end.as_ref().map_or(&self.ends, |end| &end.ends))
     }
 
+    /// Whether the coordinator has the attempt's last fact.
+    pub fn end_acked(&self) -> bool {
+        self.end.is_some() && self.facts_acked == self.facts_len()
+    }
+
     /// Whether the attempt ended and the coordinator has everything.
     pub fn is_complete(&self) -> bool {
-        self.end.is_some() && self.facts_acked == self.facts_len() && self.log_acked()
+        self.end_acked() && self.log_acked()
     }
 
     /// Log bytes that are sent and not acknowledged.

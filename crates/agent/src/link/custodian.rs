@@ -17,6 +17,8 @@ use crate::{
     wire::{self, FromSupervisor, ToSupervisor},
 };
 
+/// Of a dead supervisor's log, the end is repeated in the agent's.
+const WORDS_BYTES_MAX: usize = 2048;
 /// Rounds of killing what a supervisor left behind.
 const ROUNDS_MAX: u32 = 500;
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
@@ -27,6 +29,10 @@ pub(super) async fn serve(dir: &AttemptDir, stream: DuplexStream) -> anyhow::Res
     tokio::task::spawn_blocking(move || end_leftovers(&cleaned)).await?;
     let settings = dir.settings()?;
     let mut uplink = Uplink::open(dir, settings.spool_quota_bytes)?;
+    if uplink.spool.end().is_none() {
+        let words = last_words(dir);
+        tracing::warn!(attempt = %dir.id, words, "a supervisor ended before its attempt");
+    }
     if uplink.key.is_some() && uplink.spool.end().is_none() {
         let at = Timestamp(clock::wall().0.saturating_add(settings.offset_ms));
         uplink.spool.append_fact(&AttemptFact::Ended(lost(&uplink, at)))?;
@@ -65,6 +71,13 @@ pub(super) async fn serve(dir: &AttemptDir, stream: DuplexStream) -> anyhow::Res
             ToSupervisor::CancelAll { .. } | ToSupervisor::Unknown => {}
         }
     }
+}
+
+/// The end of what a supervisor wrote on its stderr.
+fn last_words(dir: &AttemptDir) -> String {
+    let bytes = std::fs::read(dir.log_path()).unwrap_or_default();
+    let from = bytes.len().saturating_sub(WORDS_BYTES_MAX);
+    String::from_utf8_lossy(&bytes[from..]).trim().to_owned()
 }
 
 fn lost(uplink: &Uplink, at: Timestamp) -> End {

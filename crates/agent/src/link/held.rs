@@ -110,12 +110,12 @@ async fn see_through(hub: &Hub, dir: &AttemptDir) {
                 hub.set_alive(id, false, false);
                 let (near, far) = tokio::io::duplex(PIPE_BYTES);
                 let (read, write) = tokio::io::split(near);
-                tokio::select! {
-                    () = carry(hub, dir, read, write) => {}
-                    result = custodian::serve(dir, far) => if let Err(error) = result {
-                        tracing::error!(attempt = %id, "spool of a dead supervisor: {error:#}");
-                        tokio::time::sleep(REMOVE_RETRY).await;
-                    },
+                // Both to their ends: the last frame is read after the custodian is done.
+                let ((), served) =
+                    tokio::join!(carry(hub, dir, read, write), custodian::serve(dir, far));
+                if let Err(error) = served {
+                    tracing::error!(attempt = %id, "spool of a dead supervisor: {error:#}");
+                    tokio::time::sleep(REMOVE_RETRY).await;
                 }
             }
             Err(error) => {
@@ -183,12 +183,19 @@ async fn carry<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
             came.await;
         }
     };
-    let result = tokio::select! {
+    let down = async {
+        if let Err(error) = down.await {
+            tracing::debug!(attempt = %id, "to the supervisor: {error:#}");
+        }
+        // What it said before it went is still to be read.
+        std::future::pending().await
+    };
+    let result: anyhow::Result<()> = tokio::select! {
         result = up => result,
         result = down => result,
     };
     if let Err(error) = result {
-        tracing::debug!(attempt = %id, "link to the supervisor: {error:#}");
+        tracing::warn!(attempt = %id, "link to the supervisor: {error:#}");
     }
 }
 

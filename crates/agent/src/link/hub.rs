@@ -134,18 +134,7 @@ impl Hub {
             if let Some(online) = online {
                 mailbox.online(online);
             }
-            let entry = Entry {
-                dir: dir.clone(),
-                running: true,
-                alive: true,
-                mailbox,
-                mail: Arc::default(),
-                control: VecDeque::new(),
-                facts: VecDeque::new(),
-                logs: VecDeque::new(),
-                log_bytes: 0,
-            };
-            state.entries.insert(id, entry);
+            state.entries.insert(id, Entry::new(dir.clone(), mailbox));
         }
         let task = held::run(hub.clone(), dir);
         let (tracker, stopped) = (hub.tasks.clone(), hub.stopped());
@@ -185,79 +174,18 @@ impl Hub {
 
     /// Takes a frame of an attempt; false when it says more than it may.
     pub(super) fn up(&self, id: AttemptId, link: u64, frame: FromAgent, payload: Bytes) -> bool {
-        let mut state = self.state();
-        if state.link.is_none_or(|current| current.number != link) {
-            return true;
+        let wakes = !matches!(frame, FromAgent::Renew { .. });
+        let fine = self.state().up(id, link, frame, payload);
+        if wakes {
+            self.outgoing.notify_one();
         }
-        let State { entries, renewals, answers, .. } = &mut *state;
-        let Some(entry) = entries.get_mut(&id) else { return true };
-        let fine = match frame {
-            FromAgent::Renew { renewals: mine } => {
-                // The link collects them for a moment, so that one frame carries those of all.
-                renewals.extend(mine.into_iter().filter(|r| r.id == id).map(|r| (id, r)));
-                return true;
-            }
-            FromAgent::Log { id: of, .. } => {
-                entry.log_bytes += payload.len() as u64;
-                entry.logs.push_back((frame, payload));
-                of == id && entry.log_bytes <= WAITING_BYTES_MAX
-            }
-            FromAgent::Facts { id: of, .. } => {
-                entry.facts.push_back(frame);
-                // The facts of an attempt are few, and each is sent once for each link.
-                of == id
-            }
-            FromAgent::Begin { id: of } => {
-                entry.control.push_back(frame);
-                of == id && entry.control.len() <= CONTROL_MAX
-            }
-            FromAgent::Abandon { id: of, .. } => {
-                // Among the agent's own: the attempt may be forgotten before this is sent.
-                answers.push_back(frame);
-                of == id
-            }
-            FromAgent::Hello(_)
-            | FromAgent::Reserve { .. }
-            | FromAgent::Refuse { .. }
-            | FromAgent::Draining {}
-            | FromAgent::Unknown => false,
-        };
-        drop(state);
-        self.outgoing.notify_one();
         fine
     }
 
     /// The next frame: answers, permission and renewals first, then facts and log of one attempt
     /// after the other.
     pub(super) fn next(&self) -> Option<Frame> {
-        let mut state = self.state();
-        if state.draining && !state.draining_said {
-            state.draining_said = true;
-            return Some((FromAgent::Draining {}, Bytes::new()));
-        }
-        if let Some(answer) = state.answers.pop_front() {
-            return Some((answer, Bytes::new()));
-        }
-        if let Some(frame) = state.entries.values_mut().find_map(|entry| entry.control.pop_front())
-        {
-            return Some((frame, Bytes::new()));
-        }
-        if !state.renewals.is_empty() {
-            let renewals = std::mem::take(&mut state.renewals).into_values().collect();
-            return Some((FromAgent::Renew { renewals }, Bytes::new()));
-        }
-        let turn = state.turn;
-        let after = state.entries.keys().copied().filter(|id| turn.is_none_or(|turn| *id > turn));
-        let order: Vec<_> = after.chain(state.entries.keys().copied()).collect();
-        for id in order {
-            let Some(entry) = state.entries.get_mut(&id) else { continue };
-            let frame = entry.take();
-            if frame.is_some() {
-                state.turn = Some(id);
-                return frame;
-            }
-        }
-        None
+        self.state().next()
     }
 
     /// Everything that this host holds, for `hello`.
@@ -413,6 +341,74 @@ impl Hub {
 }
 
 impl State {
+    fn up(&mut self, id: AttemptId, link: u64, frame: FromAgent, payload: Bytes) -> bool {
+        if self.link.is_none_or(|current| current.number != link) {
+            return true;
+        }
+        let State { entries, renewals, answers, .. } = self;
+        let Some(entry) = entries.get_mut(&id) else { return true };
+        match frame {
+            FromAgent::Renew { renewals: mine } => {
+                // The link collects them for a moment, so that one frame carries those of all.
+                renewals.extend(mine.into_iter().filter(|r| r.id == id).map(|r| (id, r)));
+                true
+            }
+            FromAgent::Log { id: of, .. } => {
+                entry.log_bytes += payload.len() as u64;
+                entry.logs.push_back((frame, payload));
+                of == id && entry.log_bytes <= WAITING_BYTES_MAX
+            }
+            FromAgent::Facts { id: of, .. } => {
+                entry.facts.push_back(frame);
+                // The facts of an attempt are few, and each is sent once for each link.
+                of == id
+            }
+            FromAgent::Begin { id: of } => {
+                entry.control.push_back(frame);
+                of == id && entry.control.len() <= CONTROL_MAX
+            }
+            FromAgent::Abandon { id: of, .. } => {
+                // Among the agent's own: the attempt may be forgotten before this is sent.
+                answers.push_back(frame);
+                of == id
+            }
+            FromAgent::Hello(_)
+            | FromAgent::Reserve { .. }
+            | FromAgent::Refuse { .. }
+            | FromAgent::Draining {}
+            | FromAgent::Unknown => false,
+        }
+    }
+
+    fn next(&mut self) -> Option<Frame> {
+        if self.draining && !self.draining_said {
+            self.draining_said = true;
+            return Some((FromAgent::Draining {}, Bytes::new()));
+        }
+        if let Some(answer) = self.answers.pop_front() {
+            return Some((answer, Bytes::new()));
+        }
+        if let Some(frame) = self.entries.values_mut().find_map(|entry| entry.control.pop_front()) {
+            return Some((frame, Bytes::new()));
+        }
+        if !self.renewals.is_empty() {
+            let renewals = std::mem::take(&mut self.renewals).into_values().collect();
+            return Some((FromAgent::Renew { renewals }, Bytes::new()));
+        }
+        let turn = self.turn;
+        let after = self.entries.keys().copied().filter(|id| turn.is_none_or(|turn| *id > turn));
+        let order: Vec<_> = after.chain(self.entries.keys().copied()).collect();
+        for id in order {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            let frame = entry.take();
+            if frame.is_some() {
+                self.turn = Some(id);
+                return frame;
+            }
+        }
+        None
+    }
+
     fn may_take(&mut self, id: AttemptId, now: u64, slots: u32) -> Result<(), String> {
         self.reservations.retain(|other, until| *until > now && *other != id);
         if self.draining {
@@ -430,6 +426,20 @@ impl State {
 }
 
 impl Entry {
+    fn new(dir: AttemptDir, mailbox: Mailbox) -> Self {
+        Self {
+            dir,
+            running: true,
+            alive: true,
+            mailbox,
+            mail: Arc::default(),
+            control: VecDeque::new(),
+            facts: VecDeque::new(),
+            logs: VecDeque::new(),
+            log_bytes: 0,
+        }
+    }
+
     fn take(&mut self) -> Option<Frame> {
         if let Some(frame) = self.facts.pop_front() {
             return Some((frame, Bytes::new()));
@@ -439,3 +449,6 @@ impl Entry {
         Some((frame, payload))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,8 +26,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 const SILENT_RENEWALS: u32 = 3;
 /// Added to that, for a link with short timers.
 const SILENCE_MIN: Duration = Duration::from_secs(5);
-/// How long renewals are collected, at most.
-const COLLECT_MAX: Duration = Duration::from_millis(250);
+/// How long renewals are collected, at most. The fence counts from before that.
+const COLLECT_MAX: Duration = Duration::from_secs(1);
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
@@ -197,7 +197,7 @@ async fn talk(
 ) -> anyhow::Result<()> {
     let renew = Duration::from_millis(timers.renew_ms.max(1));
     let mut collect =
-        tokio::time::interval((renew / 20).clamp(Duration::from_millis(5), COLLECT_MAX));
+        tokio::time::interval((renew / 10).clamp(Duration::from_millis(5), COLLECT_MAX));
     let mut ping = tokio::time::interval(renew.max(Duration::from_secs(1)));
     loop {
         let more = hub.outgoing.notified();

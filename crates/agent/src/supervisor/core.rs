@@ -343,7 +343,8 @@ impl Core {
             self.lease.borrow_mut().as_mut(),
             uplink.link,
             uplink.key.clone(),
-            self.beat_due.replace(false),
+            // An attempt whose end is committed has no lease any more.
+            self.beat_due.replace(false) && !uplink.spool.end_acked(),
         ) {
             let renewal = Renewal { id, key, beat: lease.beat(clock::boot_ms()) };
             let frame = FromAgent::Renew { renewals: vec![renewal] };

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use crate::{
-    coordinator::Manners,
+    coordinator::{Manners, Seen},
     world::{World, runs, sh, unique_sleep},
 };
 
@@ -21,11 +21,16 @@ struct Inside {
 }
 
 fn start(world: &World) -> Inside {
+    start_with(world, |_| {})
+}
+
+fn start_with(world: &World, change: impl FnOnce(&mut AgentConfig)) -> Inside {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_shunt-agent"));
     let url = format!("ws://127.0.0.1:{}", world.coordinator.port);
     let mut config =
         AgentConfig::new(world.data(), vec![url], Launcher { program, args: Vec::new() });
     config.slots = 4;
+    change(&mut config);
     let (control, receiver) = watch::channel(Control::Run);
     let (sender, events) = mpsc::channel(16);
     let running = tokio::task::spawn(run(config, receiver, Some(sender)));
@@ -102,4 +107,33 @@ async fn two_agents_do_not_share_a_data_directory() {
     world.coordinator.ended(id).await;
     let second = start(&world);
     assert!(matches!(second.running.await.unwrap(), Err(RunError::DataDirInUse { .. })));
+}
+
+#[tokio::test]
+async fn an_unacknowledged_log_stops_the_command_and_loses_nothing() {
+    const QUOTA: u64 = 2 * 1024 * 1024;
+    const WINDOW: usize = 512 * 1024;
+    const TOTAL: usize = 20 * 1024 * 1024;
+    let manners = Manners { acks_logs: false, ..Manners::default() };
+    let world = World::without_agent(manners).await;
+    let inside = start_with(&world, |config| config.spool_quota_bytes = QUOTA);
+    let id =
+        world.submit(vec![sh(&format!("head -c {TOTAL} /dev/zero | tr '\\0' x; echo; echo end"))]);
+    let arrived = |seen: &Seen| seen.streams.get(&1).map_or(0, Vec::len);
+    world.coordinator.until(id, "a full window", |seen| arrived(seen) == WINDOW).await;
+    // The renewals go on past the log that waits.
+    let before = world.coordinator.seen(id).renewals;
+    let seen = world.coordinator.until(id, "renewals", |seen| seen.renewals > before + 5).await;
+    assert_eq!(arrived(&seen), WINDOW, "no more than a window is on its way");
+    assert!(seen.step(0).is_none(), "the command waits");
+    let spool = world.data().join("attempts").join(id.to_string()).join("spool");
+    let files = std::fs::read_dir(spool).unwrap().map(|file| file.unwrap().metadata().unwrap());
+    let on_disk: u64 = files.map(|metadata| metadata.len()).sum();
+    assert!(on_disk < QUOTA + 256 * 1024, "{on_disk} bytes");
+    world.coordinator.mind(|manners| manners.acks_logs = true);
+    let seen = world.coordinator.ended(id).await;
+    assert_eq!(arrived(&seen), TOTAL + 5);
+    assert!(seen.text(1).ends_with("x\nend\n"));
+    inside.control.send_replace(Control::Stop);
+    inside.running.await.unwrap().unwrap();
 }

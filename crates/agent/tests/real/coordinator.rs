@@ -80,6 +80,7 @@ pub(crate) struct Manners {
     pub(crate) release_ms: u64,
     pub(crate) renews: bool,
     pub(crate) acks_logs: bool,
+    pub(crate) permits: bool,
 }
 
 impl Default for Manners {
@@ -94,6 +95,7 @@ impl Default for Manners {
             release_ms: 20_000,
             renews: true,
             acks_logs: true,
+            permits: true,
         }
     }
 }
@@ -296,6 +298,9 @@ impl Coordinator {
             }
             FromAgent::Begin { id } => {
                 state.seen.get_mut(&id).unwrap().begun = true;
+                if !manners.permits {
+                    return Vec::new();
+                }
                 answer(ToAgent::Begun { id, key: key(id), release_in_ms: manners.release_ms })
             }
             FromAgent::Renew { renewals } => {

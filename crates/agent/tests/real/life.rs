@@ -195,21 +195,40 @@ async fn a_forced_cancel_does_not_wait() {
 }
 
 #[tokio::test]
-async fn an_unacknowledged_log_stops_the_command_and_loses_nothing() {
-    let manners = Manners { acks_logs: false, ..Manners::default() };
-    let world = World::new(manners).await;
-    let total = 20 * 1024 * 1024;
-    let id =
-        world.submit(vec![sh(&format!("head -c {total} /dev/zero | tr '\\0' x; echo; echo end"))]);
-    let window = 512 * 1024;
-    let arrived = |seen: &crate::coordinator::Seen| seen.streams.get(&1).map_or(0, Vec::len);
-    world.coordinator.until(id, "a full window", |seen| arrived(seen) == window).await;
-    // The renewals go on past the log that waits.
-    let before = world.coordinator.seen(id).renewals;
-    let seen = world.coordinator.until(id, "renewals", |seen| seen.renewals > before + 5).await;
-    assert_eq!(arrived(&seen), window, "no more than a window is on its way");
-    world.coordinator.mind(|manners| manners.acks_logs = true);
+async fn nothing_runs_before_the_permission_and_a_supervisor_that_dies_then_abandons() {
+    let world = World::new(Manners { permits: false, ..Manners::default() }).await;
+    let flag = world.temp.path().join("flag");
+    let id = world.submit(vec![sh(&format!("touch {}", flag.display()))]);
+    world.coordinator.until(id, "it to ask", |seen| seen.begun).await;
+    kill(world.supervisor(id), 9);
+    let seen =
+        world.coordinator.until(id, "it to be given up", |seen| seen.abandoned.is_some()).await;
+    assert_eq!(seen.abandoned.unwrap(), "its supervisor ended before it began");
+    assert!(!flag.exists());
+    world.gone(id).await;
+}
+
+#[tokio::test]
+async fn a_permission_that_was_lost_with_the_link_is_asked_for_again() {
+    let mut world = World::new(Manners { permits: false, ..Manners::default() }).await;
+    let id = world.submit(vec![sh("echo up")]);
+    world.coordinator.until(id, "it to ask", |seen| seen.begun).await;
+    world.kill_agent();
+    world.coordinator.mind(|manners| manners.permits = true);
+    world.start_agent();
     let seen = world.coordinator.ended(id).await;
-    assert_eq!(arrived(&seen), total + 5);
-    assert!(seen.text(1).ends_with("x\nend\n"));
+    assert_eq!((seen.end().unwrap().outcome, seen.text(1).as_str()), (Outcome::Success, "up\n"));
+    assert_eq!(world.coordinator.hellos()[1].attempts[0].key, None);
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_cancelled_before_it_began_runs_nothing() {
+    let world = World::new(Manners { permits: false, ..Manners::default() }).await;
+    let id = world.submit(vec![sh("echo up")]);
+    world.coordinator.until(id, "it to ask", |seen| seen.begun).await;
+    world.coordinator.order(ToAgent::Cancel { id, force: false, reason: "by hand".into() });
+    let seen =
+        world.coordinator.until(id, "it to be given up", |seen| seen.abandoned.is_some()).await;
+    assert!(seen.streams.is_empty());
+    world.gone(id).await;
 }
