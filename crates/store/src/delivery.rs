@@ -8,7 +8,7 @@ use shuntyard_protocol::{DeliveryId, EventId, InstanceId, SourceId, Timestamp};
 use crate::{
     Store,
     column::row,
-    db::{Tx, on, read},
+    db::{Tx, again, on, read},
     error::{During, StoreError},
     page::{Cursor, Page, fetch},
     store::Change,
@@ -111,6 +111,18 @@ impl Store {
         new: &NewDelivery,
         now: Timestamp,
     ) -> Result<Inserted, StoreError> {
+        let inserted = again!(self.insert_delivery_once(new, now))?;
+        if inserted == Inserted::New {
+            self.announce(Change { deliveries: true, ..Change::default() });
+        }
+        Ok(inserted)
+    }
+
+    async fn insert_delivery_once(
+        &self,
+        new: &NewDelivery,
+        now: Timestamp,
+    ) -> Result<Inserted, StoreError> {
         let during = "store a delivery";
         let digest = new.body_digest.map(|digest| digest.to_vec());
         let mut tx = self.inner.db.begin().await?;
@@ -127,7 +139,6 @@ impl Store {
         .during(during)?;
         if rows == 1 {
             tx.commit().await?;
-            self.announce(Change { deliveries: true, ..Change::default() });
             return Ok(Inserted::New);
         }
         let same: uuid::Uuid = on!(&mut tx, Db, c => sqlx::query_scalar(SAME)

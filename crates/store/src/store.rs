@@ -39,12 +39,15 @@ impl Database {
         match self {
             Self::Memory => "memory".to_owned(),
             Self::Sqlite(path) => path.display().to_string(),
-            Self::Postgres(url) => match (url.find("://"), url.rfind('@')) {
-                (Some(scheme), Some(at)) if scheme < at => {
-                    format!("{}{}", &url[..scheme + 3], &url[at + 1..])
+            Self::Postgres(url) => {
+                let url = url.split_once('?').map_or(url.as_str(), |(place, _)| place);
+                match (url.find("://"), url.rfind('@')) {
+                    (Some(scheme), Some(at)) if scheme < at => {
+                        format!("{}{}", &url[..scheme + 3], &url[at + 1..])
+                    }
+                    _ => url.to_owned(),
                 }
-                _ => url.clone(),
-            },
+            }
         }
     }
 }

@@ -99,7 +99,10 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         // SIGQUIT ends it at once, together with its children; the data is thrown away anyway.
         let pid = self.server.id().to_string();
-        drop(Command::new("kill").args(["-QUIT", &pid]).status());
+        let asked = Command::new("kill").args(["-QUIT", &pid]).status();
+        if !asked.is_ok_and(|status| status.success()) {
+            drop(self.server.kill());
+        }
         drop(self.server.wait());
         drop(fs::remove_dir_all(&self.folder));
     }

@@ -92,8 +92,10 @@ impl World {
                 attempt.reason.clone_from(&end.reason);
                 self.end_attempt(id, end.outcome, end.reason.as_deref(), true)?;
             }
-            AttemptFact::Ended(end) => self.late_end(id, end),
-            AttemptFact::StepStarted { .. } | AttemptFact::StepEnded(_) => {}
+            // The first word about its end is the last.
+            AttemptFact::Ended(end) if attempt.end.is_none() => self.late_end(id, end),
+            AttemptFact::Ended(_) | AttemptFact::StepStarted { .. } | AttemptFact::StepEnded(_) => {
+            }
         }
         self.attempt_mut(id).seq = seq;
         Ok(Answer::Acked { seq })

@@ -255,10 +255,13 @@ fn history_is_applied_once_and_in_order() {
     assert_eq!(apply(&mut loaded, ended(id, 3, Outcome::Success), 3), Answer::Acked { seq: 3 });
     assert_eq!(apply(&mut loaded, ended(id, 1, Outcome::Failed), 3), Answer::Acked { seq: 3 });
     assert_eq!(loaded.jobs[&job_id(0)].state, JobState::Ended(Outcome::Success));
+    assert_eq!(apply(&mut loaded, ended(id, 4, Outcome::Failed), 3), Answer::Acked { seq: 4 });
+    let attempt = &loaded.attempts[&id];
+    assert_eq!((attempt.late, attempt.end.as_ref().unwrap().outcome), (None, Outcome::Success));
     let wrong = Fact::Attempt {
         id,
         key_hash: [9; 32],
-        seq: 4,
+        seq: 5,
         fact: AttemptFact::StepStarted { step: 1, at: Timestamp(3) },
     };
     assert_eq!(apply(&mut loaded, wrong, 3), Answer::Superseded);

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::{
     portions,
-    rows::{AttemptRow, EdgeRow, GroupRow, JobRow, RunRow, StepRow},
+    rows::{AttemptRow, EdgeRow, GroupRow, JobRow, RunRow, SELECT_JOBS, SELECT_RUNS, StepRow},
 };
 use crate::{
     db::{Tx, on, push_ids},
@@ -166,7 +166,8 @@ async fn lock_runs(
     let lock = lock(tx);
     for ids in portions(&ids, 1) {
         let rows: Vec<RunRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select * from run where id in (");
+            let mut q = QueryBuilder::<Db>::new(SELECT_RUNS);
+            q.push("id in (");
             push_ids!(q, ids);
             q.push(") order by id").push(lock);
             q.build_query_as().persistent(false).fetch_all(c).await
@@ -186,7 +187,8 @@ async fn lock_jobs(
     let lock = lock(tx);
     for ids in portions(&ids, 1) {
         let rows: Vec<JobRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select * from job where id in (");
+            let mut q = QueryBuilder::<Db>::new(SELECT_JOBS);
+            q.push("id in (");
             push_ids!(q, ids);
             q.push(") order by id").push(lock);
             q.build_query_as().persistent(false).fetch_all(c).await
@@ -206,7 +208,8 @@ async fn lock_open_jobs(
     let lock = lock(tx);
     for ids in portions(&ids, 1) {
         let rows: Vec<JobRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select * from job where run_id in (");
+            let mut q = QueryBuilder::<Db>::new(SELECT_JOBS);
+            q.push("run_id in (");
             push_ids!(q, ids);
             q.push(") and state in ('blocked', 'queued', 'offered', 'starting', 'running', \
                 'recovering') order by id").push(lock);

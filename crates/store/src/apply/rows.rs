@@ -98,6 +98,14 @@ row! {
     }
 }
 
+/// Jobs without their plans and runs without their variables, which are long.
+pub(crate) const SELECT_JOBS: &str = "select id, run_id, name, state, reason, attempt, try_no, \
+    abandoned, waiting_for, retry_max, retry_on, continue_on_error, refused, cancel_force, \
+    cancel_reason, cancel_by, queue_seq, queued_at, started_at, ended_at from job where ";
+pub(crate) const SELECT_RUNS: &str = "select id, state, cancel_force, cancel_reason, cancel_by, \
+    n_waiting, n_running, n_success, n_failed, n_timed_out, n_cancelled, n_skipped, n_lost, \
+    n_tolerated, started_at, ended_at from run where ";
+
 /// A cancel is stored as three columns that are set together.
 pub(crate) fn cancel(
     force: Option<bool>,

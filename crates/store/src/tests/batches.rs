@@ -12,6 +12,7 @@ use shuntyard_protocol::{Outcome, RunId, Timestamp, agent::AttemptId};
 use super::world::{TestRun, World, agent, ended, key};
 use crate::{
     Change,
+    apply::batch::BATCH_MAX,
     db::{Db, on},
 };
 
@@ -130,6 +131,15 @@ pub(super) async fn a_fact_that_cannot_be_stored_is_parked_alone(w: &World) {
     let others = [&answers[0], &answers[1], &answers[3], &answers[4]];
     assert_eq!(others, [&Answer::Done, &Answer::Done, &Answer::Done, &Answer::Stale]);
     assert_eq!(w.states(run.id).await, "a failed, b failed, c queued, d failed, e queued");
+}
+
+pub(super) async fn more_than_batch_max_facts_are_several_transactions(w: &World) {
+    let run = w.run(&[("a", &[])]).await;
+    let fact = Fact::QueueExpired { job: run.jobs["a"], reason: "late".to_owned() };
+    let answers = w.store.apply(vec![fact; BATCH_MAX + 1], w.now()).await.unwrap();
+    assert_eq!(answers.len(), BATCH_MAX + 1);
+    assert_eq!(answers.iter().filter(|answer| **answer == Answer::Done).count(), 1);
+    assert_eq!(answers[0], Answer::Done);
 }
 
 pub(super) async fn changes_are_hinted(w: &World) {

@@ -5,7 +5,7 @@ use shuntyard_protocol::{
 };
 
 use super::world::{RELEASE, World, end, history, key};
-use crate::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, LogAnswer, LogAppend};
+use crate::{CHUNK_BYTES_MAX, CHUNK_MARKS_MAX, INLINE_BYTES_MAX, LogAnswer, LogAppend};
 
 fn chunk(id: AttemptId, stream: u32, from: u64, bytes: &[u8]) -> LogAppend {
     let marks = vec![Mark(from, Timestamp(from.cast_signed()))];
@@ -35,6 +35,14 @@ pub(super) async fn bytes_survive_whatever_they_are(w: &World) {
     assert_eq!(append(w, chunk(unknown, 0, 0, b"x")).await, LogAnswer::Superseded);
     let long = append(w, chunk(id, 3, to, &vec![b'x'; CHUNK_BYTES_MAX + 1])).await;
     assert!(matches!(long, LogAnswer::Failed { .. }));
+    let mut marked = chunk(id, 3, to, b"x");
+    marked.marks = vec![Mark(to, Timestamp(1)); CHUNK_MARKS_MAX + 1];
+    let answers = w.store.append_logs(vec![marked.clone()], w.now()).await.unwrap();
+    assert!(matches!(answers[0], LogAnswer::Failed { .. }));
+    marked.marks.pop();
+    assert_eq!(append(w, marked).await, LogAnswer::Acked { to: to + 1 });
+    let most = append(w, chunk(id, 4, 0, &vec![b'x'; CHUNK_BYTES_MAX])).await;
+    assert_eq!(most, LogAnswer::Acked { to: CHUNK_BYTES_MAX as u64 });
 }
 
 pub(super) async fn overlap_is_trimmed_and_gaps_are_refused(w: &World) {
@@ -90,6 +98,47 @@ pub(super) async fn long_logs_go_to_segments_and_read_back(w: &World) {
     assert_eq!((after.bytes.len(), after.to), (0, body.len() as u64));
     let attempt = &w.store.attempts_of(id.job).await.unwrap()[0];
     assert_eq!(attempt.log_bytes, body.len() as u64);
+}
+
+/// Numbers that look random and are the same in every run.
+fn numbers() -> impl FnMut(usize) -> usize {
+    let mut state = 12_345_u64;
+    move |below| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        usize::try_from(state >> 33).unwrap() % below
+    }
+}
+
+pub(super) async fn whatever_is_sent_how_often_the_log_is_whole(w: &World) {
+    let id = started(w).await;
+    let mut number = numbers();
+    let body: Vec<u8> = (0..40_000).map(|n| u8::try_from(n * 7 % 256).unwrap()).collect();
+    let mut acked = 0;
+    while acked < body.len() {
+        // Stretches begin somewhere near the acknowledged end, and come in batches.
+        let chunks: Vec<LogAppend> = (0..=number(5))
+            .map(|_| {
+                let from = (acked + number(1500)).saturating_sub(number(1500)).min(body.len());
+                let to = (from + number(3000)).min(body.len());
+                chunk(id, 0, from as u64, &body[from..to])
+            })
+            .collect();
+        for answer in w.store.append_logs(chunks, w.now()).await.unwrap() {
+            if let LogAnswer::Acked { to } = answer {
+                let to = usize::try_from(to).unwrap();
+                assert!(to >= acked, "an acknowledgement never goes back");
+                acked = to;
+            }
+        }
+    }
+    let mut read = Vec::new();
+    while read.len() < body.len() {
+        let len = u32::try_from(1 + number(5000)).unwrap();
+        let slice = w.store.log_read(id, 0, read.len() as u64, len).await.unwrap();
+        assert!(!slice.marks.is_empty() && slice.marks[0].0 <= slice.from);
+        read.extend(slice.bytes);
+    }
+    assert_eq!(read, body);
 }
 
 pub(super) async fn an_old_attempt_completes_its_own_log(w: &World) {

@@ -174,6 +174,11 @@ async fn a_file_is_opened_again_with_what_it_had_and_synced_fully() {
 
 #[test]
 fn a_place_never_shows_a_password() {
-    let url = "postgres://me:secret@db.example/shunt";
-    assert_eq!(Database::Postgres(url.to_owned()).place(), "postgres://db.example/shunt");
+    for url in [
+        "postgres://me:secret@db.example/shunt",
+        "postgres://me:s@cret@db.example/shunt?sslmode=require",
+        "postgres://db.example/shunt?user=me&password=secret",
+    ] {
+        assert_eq!(Database::Postgres(url.to_owned()).place(), "postgres://db.example/shunt");
+    }
 }
