@@ -56,7 +56,7 @@ pub use plan::{PlanAt, StoredPlan};
 pub use queue::QueuedJob;
 pub use reconcile::{CancelWanted, HeldAttempt};
 pub use rerun::Rerun;
-pub use run::{AttemptInfo, EdgeInfo, EventInfo, JobInfo, RunFilter, RunInfo, StepInfo};
+pub use run::{AttemptInfo, EdgeInfo, EventInfo, JobInfo, OpenRun, RunFilter, RunInfo, StepInfo};
 pub use source::Source;
 pub use spec::{SpecParts, UpstreamParts};
 pub use store::{Change, Clock, Database, Options, Store};

@@ -16,7 +16,7 @@ use crate::{
     column::row,
     db::read,
     error::{During, StoreError},
-    page::{Cursor, Page, fetch},
+    page::{Cursor, PAGE_MAX, Page, fetch},
 };
 
 row! {
@@ -58,6 +58,18 @@ row! {
         pub created_at: Timestamp,
         pub started_at: Option<Timestamp>,
         pub ended_at: Option<Timestamp>,
+    }
+
+    /// A run that has not ended.
+    pub struct OpenRun {
+        pub id: RunId,
+        pub source_id: SourceId,
+        pub workflow: String,
+        pub plan_key: Option<String>,
+        pub state: RunState,
+        pub created_at: Timestamp,
+        /// When its first job began.
+        pub started_at: Option<Timestamp>,
     }
 
     pub struct EventInfo {
@@ -173,6 +185,9 @@ macro_rules! runs {
 
 const LIST: &str = runs!("where (run.created_at, run.id) < (");
 pub(crate) const RUN: &str = runs!("where run.id = $1");
+pub(crate) const OPEN: &str = "select id, source_id, workflow, plan_key, state, created_at, \
+    started_at from run where state in ('pending', 'running', 'cancelling') and id > $1 \
+    order by id limit $2";
 pub(crate) const EVENT: &str = "select * from event where id = $1";
 pub(crate) const JOBS: &str = "select * from job where run_id = $1 order by position";
 pub(crate) const JOB: &str = "select * from job where id = $1";
@@ -213,6 +228,16 @@ impl Store {
         })
         .during("list runs")?;
         Ok(Page::new(rows, limit, |row: &RunInfo| Cursor { at: row.created_at, id: row.id.uuid() }))
+    }
+
+    /// Runs that have not ended, oldest first, up to [`PAGE_MAX`] behind `after`: whoever watches
+    /// over whole runs (their time limit, say) walks through them.
+    pub async fn open_runs(&self, after: Option<RunId>) -> Result<Vec<OpenRun>, StoreError> {
+        let after = after.map_or(uuid::Uuid::nil(), RunId::uuid);
+        read!(&self.inner.db, Kind, c => {
+            sqlx::query_as(OPEN).bind(after).bind(i64::from(PAGE_MAX)).fetch_all(c).await
+        })
+        .during("list open runs")
     }
 
     pub async fn run(&self, id: RunId) -> Result<Option<RunInfo>, StoreError> {

@@ -222,6 +222,13 @@ pub(super) async fn runs_are_listed_by_page(w: &World) {
         }
     }
     assert_eq!(seen, ids);
+    let open = w.store.open_runs(None).await.unwrap();
+    ids.reverse();
+    assert_eq!(open.iter().map(|run| run.id).collect::<Vec<_>>(), ids);
+    let rest = w.store.open_runs(Some(ids[3])).await.unwrap();
+    assert_eq!((rest.len(), rest[0].id, rest[0].started_at), (1, ids[4], None));
+    w.play(&[]).await;
+    assert_eq!(w.store.open_runs(None).await.unwrap(), []);
     let branch = |name: &str| RunFilter { branch: Some(name.to_owned()), ..RunFilter::default() };
     assert_eq!(w.store.list_runs(&branch("dev"), None, 9).await.unwrap().items, []);
     assert_eq!(w.store.list_runs(&branch("main"), None, 9).await.unwrap().items.len(), 5);

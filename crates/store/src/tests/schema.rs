@@ -96,6 +96,7 @@ const TEXTS: &[&str] = &[
     reconcile::CANCELS,
     rerun::OLD_JOBS,
     run::RUN,
+    run::OPEN,
     run::EVENT,
     run::JOBS,
     run::JOB,
