@@ -4,7 +4,7 @@ pub(crate) mod live;
 pub(crate) mod style;
 pub(crate) mod table;
 
-use std::time::Duration;
+use std::{io::IsTerminal, time::Duration};
 
 use shuntyard_protocol::Timestamp;
 use tracing_subscriber::EnvFilter;
@@ -18,7 +18,12 @@ pub(crate) fn log(verbose: u8) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("SHUNT_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colour = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colour)
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 /// `850ms`, `12.3s`, `4m 05s`, `2h 07m`.

@@ -9,6 +9,7 @@ use std::{
     ffi::{OsStr, OsString},
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,6 +19,7 @@ use shuntyard_protocol::SourceId;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     process::Command,
+    sync::Mutex,
     time,
 };
 
@@ -36,6 +38,8 @@ pub const WORKFLOW_FOLDERS: [&str; 2] = [".shuntyard", ".kici"];
 pub struct Git {
     /// One bare repository per source.
     mirrors: PathBuf,
+    /// One snapshot at a time: they write an index.
+    snapshots: Arc<Mutex<()>>,
 }
 
 /// What people want to know of a commit.
@@ -55,7 +59,7 @@ pub struct Head {
 
 impl Git {
     pub fn new(mirrors: PathBuf) -> Self {
-        Self { mirrors }
+        Self { mirrors, snapshots: Arc::default() }
     }
 
     fn mirror(&self, source: SourceId) -> PathBuf {
@@ -71,8 +75,11 @@ impl Git {
         let path = self.mirror(source);
         if !tokio::fs::try_exists(path.join("HEAD")).await? {
             tokio::fs::create_dir_all(&self.mirrors).await?;
-            git(None, ["init".as_ref(), "--quiet".as_ref(), "--bare".as_ref(), path.as_os_str()])
-                .await?;
+            git(
+                Place::Nowhere,
+                ["init".as_ref(), "--quiet".as_ref(), "--bare".as_ref(), path.as_os_str()],
+            )
+            .await?;
         }
         Ok(path)
     }
@@ -88,7 +95,7 @@ impl Git {
         let mut missing = Vec::new();
         for commit in commits {
             check_commit(commit)?;
-            if git(Some(&mirror), ["cat-file", "-e", &format!("{commit}^{{commit}}")])
+            if git(Place::Bare(&mirror), ["cat-file", "-e", &format!("{commit}^{{commit}}")])
                 .await
                 .is_err()
             {
@@ -102,7 +109,7 @@ impl Git {
             // The objects must have a name, else `git gc` may drop them while they are needed.
             let specs: Vec<_> = missing.iter().map(|c| format!("{c}:refs/seen/{c}")).collect();
             args.extend(specs.iter().map(String::as_str));
-            git(Some(&mirror), args)
+            git(Place::Bare(&mirror), args)
                 .await
                 .with_context(|| format!("fetch {}", missing.join(" and ")))?;
         }
@@ -118,7 +125,8 @@ impl Git {
         let mirror = self.mirror(source);
         for folder in WORKFLOW_FOLDERS {
             let path = format!("{folder}/");
-            let listing = git(Some(&mirror), ["ls-tree", "-r", "-z", commit, "--", &path]).await?;
+            let listing =
+                git(Place::Bare(&mirror), ["ls-tree", "-r", "-z", commit, "--", &path]).await?;
             let blobs = blobs(&listing);
             if blobs.keys().any(|path| path.starts_with(&format!("{folder}/workflows/"))) {
                 return read_blobs(&mirror, &blobs).await;
@@ -135,9 +143,11 @@ impl Git {
         commit: &str,
     ) -> anyhow::Result<Changed> {
         let mirror = self.mirror(source);
-        let names =
-            git(Some(&mirror), ["diff", "--name-only", "-z", "--no-renames", before, commit])
-                .await?;
+        let names = git(
+            Place::Bare(&mirror),
+            ["diff", "--name-only", "-z", "--no-renames", before, commit],
+        )
+        .await?;
         let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
         let files: Vec<_> = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         if files.len() > CHANGED_FILES_MAX {
@@ -148,13 +158,14 @@ impl Git {
 
     /// The commit that two lines of history have in common, if any.
     pub async fn merge_base(&self, source: SourceId, a: &str, b: &str) -> Option<String> {
-        let base = git(Some(&self.mirror(source)), ["merge-base", a, b]).await.ok()?;
+        let base = git(Place::Bare(&self.mirror(source)), ["merge-base", a, b]).await.ok()?;
         Some(String::from_utf8_lossy(&base).trim().to_owned())
     }
 
     pub async fn commit_info(&self, source: SourceId, commit: &str) -> anyhow::Result<CommitInfo> {
         let text =
-            git(Some(&self.mirror(source)), ["log", "-1", "--format=%s%n%an", commit]).await?;
+            git(Place::Bare(&self.mirror(source)), ["log", "-1", "--format=%s%n%an", commit])
+                .await?;
         let text = String::from_utf8_lossy(&text);
         let mut lines = text.lines().map(|line| line.chars().take(500).collect::<String>());
         Ok(CommitInfo {
@@ -166,7 +177,7 @@ impl Git {
     /// The head of the remote's default branch.
     pub async fn default_head(&self, url: &str) -> anyhow::Result<Head> {
         check_url(url)?;
-        let refs = git(None, ["ls-remote", "--symref", "--", url, "HEAD"]).await?;
+        let refs = git(Place::Nowhere, ["ls-remote", "--symref", "--", url, "HEAD"]).await?;
         let refs = String::from_utf8_lossy(&refs);
         let ref_name = refs.lines().find_map(|line| line.strip_prefix("ref: ")?.split('\t').next());
         let commit = refs.lines().find(|line| !line.starts_with("ref: "));
@@ -182,7 +193,7 @@ impl Git {
             bail!("'{ref_name}' is not a full ref name");
         }
         let peeled = format!("{ref_name}^{{}}");
-        let refs = git(None, ["ls-remote", "--", url, ref_name, &peeled]).await?;
+        let refs = git(Place::Nowhere, ["ls-remote", "--", url, ref_name, &peeled]).await?;
         let refs = String::from_utf8_lossy(&refs);
         let find =
             |name: &str| refs.lines().find_map(|line| line.strip_suffix(name)?.strip_suffix('\t'));
@@ -197,32 +208,20 @@ impl Git {
         source: SourceId,
         folder: &Path,
     ) -> anyhow::Result<(PathBuf, Head)> {
+        let _one_at_a_time = self.snapshots.lock().await;
         let repository = self.snapshot_path(source);
         if !tokio::fs::try_exists(repository.join("HEAD")).await? {
             tokio::fs::create_dir_all(&self.mirrors).await?;
-            let args =
-                ["init", "--quiet", "--bare", "--initial-branch=main"].map(OsStr::new).to_vec();
-            git(None, [args, vec![repository.as_os_str()]].concat()).await?;
+            let init = ["init", "--quiet", "--bare", "--initial-branch=main"].map(OsStr::new);
+            git(Place::Nowhere, [&init[..], &[repository.as_os_str()]].concat()).await?;
         }
-        let in_folder = |args: &[&str]| {
-            let tree = [OsStr::new("--work-tree"), folder.as_os_str()];
-            let safe = [
-                "-c",
-                "core.bare=false",
-                "-c",
-                "user.name=shuntyard",
-                "-c",
-                "user.email=shuntyard@localhost",
-            ];
-            let rest = safe.iter().chain(args).map(OsStr::new);
-            tree.into_iter().chain(rest).map(OsStr::to_owned).collect::<Vec<OsString>>()
-        };
-        git(Some(&repository), in_folder(&["add", "--all", "."])).await?;
-        let unchanged =
-            git(Some(&repository), in_folder(&["diff", "--cached", "--quiet", "HEAD"])).await;
-        if unchanged.is_err() {
+        // Left behind by a process that died here: nobody else writes this index.
+        drop(tokio::fs::remove_file(repository.join("index.lock")).await);
+        let tree = Place::Tree { repository: &repository, folder };
+        git(tree, ["add", "--all", "."]).await?;
+        if git(tree, ["diff", "--cached", "--quiet", "HEAD"]).await.is_err() {
             let commit = ["commit", "--quiet", "--allow-empty", "--message", "Files of the folder"];
-            git(Some(&repository), in_folder(&commit)).await?;
+            git(tree, commit).await?;
         }
         let head = local_head(&repository).await?;
         Ok((repository, head))
@@ -231,22 +230,24 @@ impl Git {
 
 /// The checked-out head of a repository on this machine.
 pub async fn local_head(repository: &Path) -> anyhow::Result<Head> {
-    let commit = git_in(repository, ["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).await;
+    let commit =
+        git(Place::Folder(repository), ["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).await;
     let commit = commit.map_err(|_| anyhow::anyhow!("the repository has no commits yet"))?;
-    let ref_name = git_in(repository, ["symbolic-ref", "--quiet", "HEAD"]).await.ok();
+    let ref_name = git(Place::Folder(repository), ["symbolic-ref", "--quiet", "HEAD"]).await.ok();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).trim().to_owned();
     Ok(Head { commit: text(commit), ref_name: ref_name.map(text) })
 }
 
 /// Whether `folder` is the top of a git work tree (or a bare repository).
 pub async fn is_repository(folder: &Path) -> bool {
-    let top = git_in(folder, ["rev-parse", "--show-prefix"]).await;
+    let top = git(Place::Folder(folder), ["rev-parse", "--show-prefix"]).await;
     top.is_ok_and(|prefix| prefix.trim_ascii().is_empty())
 }
 
 /// Files in the work tree that the head does not have in this form.
 pub async fn uncommitted(folder: &Path) -> anyhow::Result<usize> {
-    let status = git_in(folder, ["status", "--porcelain", "-z", "--no-renames"]).await?;
+    let status =
+        git(Place::Folder(folder), ["status", "--porcelain", "-z", "--no-renames"]).await?;
     Ok(status.split(|&byte| byte == 0).filter(|entry| !entry.is_empty()).count())
 }
 
@@ -293,7 +294,7 @@ async fn read_blobs(
     blobs: &BTreeMap<String, String>,
 ) -> anyhow::Result<BTreeMap<String, String>> {
     let request = blobs.values().cloned().chain([String::new()]).collect::<Vec<_>>().join("\n");
-    let output = run(Some(mirror), ["cat-file", "--batch"], request.as_bytes()).await?;
+    let output = run(Place::Bare(mirror), ["cat-file", "--batch"], request.as_bytes()).await?;
     let (mut rest, mut files) = (&output[..], BTreeMap::new());
     for path in blobs.keys() {
         let line_end = rest.iter().position(|&b| b == b'\n').context("git cat-file ended early")?;
@@ -310,24 +311,28 @@ async fn read_blobs(
     Ok(files)
 }
 
+/// Where a command works.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Nowhere,
+    Bare(&'a Path),
+    /// In a folder that may or may not be a repository.
+    Folder(&'a Path),
+    /// A folder as the work tree of a repository of ours.
+    Tree {
+        repository: &'a Path,
+        folder: &'a Path,
+    },
+}
+
 async fn git<S: AsRef<OsStr>>(
-    repository: Option<&Path>,
+    place: Place<'_>,
     args: impl IntoIterator<Item = S>,
 ) -> anyhow::Result<Vec<u8>> {
-    run(repository, args, b"").await
+    run(place, args, b"").await
 }
 
-/// Like [`git`], in a folder that may or may not be a repository.
-async fn git_in<const N: usize>(folder: &Path, args: [&str; N]) -> anyhow::Result<Vec<u8>> {
-    let folder = [OsStr::new("-C"), folder.as_os_str()];
-    git(None, folder.into_iter().chain(args.iter().map(OsStr::new))).await
-}
-
-async fn run<S: AsRef<OsStr>>(
-    repository: Option<&Path>,
-    args: impl IntoIterator<Item = S>,
-    input: &[u8],
-) -> anyhow::Result<Vec<u8>> {
+fn command(place: Place<'_>) -> Command {
     let mut command = Command::new("git");
     command.env_clear();
     for name in
@@ -342,18 +347,31 @@ async fn run<S: AsRef<OsStr>>(
         .env("GIT_ALLOW_PROTOCOL", "https:http:ssh:file")
         .env("GIT_OPTIONAL_LOCKS", "0")
         .env("LC_ALL", "C")
-        .args([
-            "-c",
-            "safe.directory=*",
-            "-c",
-            "core.quotePath=false",
-            "-c",
-            "core.hooksPath=/dev/null",
-        ])
-        .args(["-c", "gc.auto=0", "-c", "core.fsmonitor=false"]);
-    if let Some(repository) = repository {
-        command.arg("--git-dir").arg(repository);
+        .args(["-c", "safe.directory=*", "-c", "core.quotePath=false"])
+        .args(["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0"]);
+    match place {
+        Place::Nowhere => {}
+        Place::Bare(repository) => {
+            command.arg("--git-dir").arg(repository);
+        }
+        Place::Folder(folder) => {
+            command.arg("-C").arg(folder);
+        }
+        Place::Tree { repository, folder } => {
+            command.arg("--git-dir").arg(repository).arg("--work-tree").arg(folder);
+            command.args(["-c", "core.bare=false", "-c", "user.name=shuntyard"]);
+            command.args(["-c", "user.email=shuntyard@localhost"]);
+        }
     }
+    command
+}
+
+async fn run<S: AsRef<OsStr>>(
+    place: Place<'_>,
+    args: impl IntoIterator<Item = S>,
+    input: &[u8],
+) -> anyhow::Result<Vec<u8>> {
+    let mut command = command(place);
     let args: Vec<_> = args.into_iter().collect();
     command.args(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.kill_on_drop(true).spawn().context("start git; is it installed?")?;
@@ -373,8 +391,8 @@ async fn run<S: AsRef<OsStr>>(
         tokio::try_join!(write, stdout.read_to_end(&mut output), stderr.read_to_end(&mut errors))?;
         child.wait().await
     };
-    let verb = args.iter().find(|a| !a.as_ref().as_encoded_bytes().starts_with(b"-"));
-    let verb = verb.map(|a| a.as_ref().to_string_lossy().into_owned()).unwrap_or_default();
+    let verb = args.first().map(|verb| verb.as_ref().to_string_lossy().into_owned());
+    let verb = verb.unwrap_or_default();
     let status = time::timeout(COMMAND_TIMEOUT, talk)
         .await
         .with_context(|| format!("git {verb} took longer than {} s", COMMAND_TIMEOUT.as_secs()))?

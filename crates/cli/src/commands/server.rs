@@ -25,6 +25,9 @@ use crate::{
 /// Time that running commands get at Ctrl-C before they are killed.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(5);
 
+/// The local agent is not waited for longer than this.
+const STOP_TIMEOUT: Duration = Duration::from_secs(40);
+
 /// Why a server stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interrupt {
@@ -147,13 +150,16 @@ impl Server {
         if let Some((mut tasks, control)) = self.agent.take() {
             let how = match interrupt {
                 Some(Interrupt::Keyboard) => Control::CancelAll { grace: INTERRUPT_GRACE },
-                Some(Interrupt::Terminate) | None => Control::Stop,
+                Some(Interrupt::Terminate) => Control::Stop,
+                // What has ended is acknowledged before the supervisors lose their coordinator.
+                None => Control::Drain,
             };
             control.send_replace(how);
             // A second Ctrl-C does not wait.
             tokio::select! {
                 _ = tasks.join_next() => {}
                 second = interrupted() => { second?; }
+                () = tokio::time::sleep(STOP_TIMEOUT) => {}
             }
         }
         self.endpoint.withdraw();
