@@ -206,8 +206,8 @@ pub(super) async fn upstream_outputs_reach_a_start(w: &World) {
 
 pub(super) async fn runs_are_listed_by_page(w: &World) {
     let mut ids = Vec::new();
-    for n in 0..5 {
-        ids.push(w.run(&[("a", &[])]).await.id);
+    for (n, name) in (0..).zip(["a", "b", "c", "d", "e"]) {
+        ids.push(w.run(&[(name, &[])]).await.id);
         w.pass(n % 2);
     }
     ids.reverse();
