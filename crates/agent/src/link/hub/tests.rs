@@ -13,8 +13,8 @@ fn id(number: u8) -> AttemptId {
 
 /// Two attempts on link 7.
 fn state() -> State {
-    let mut state = State::default();
-    state.link = Some(Link { number: 7, timers: TIMERS, offset_ms: 0 });
+    let link = Some(Link { number: 7, timers: TIMERS, offset_ms: 0 });
+    let mut state = State { link, ..State::default() };
     for number in [1, 2] {
         let dir = AttemptDir::new(Path::new("/data"), id(number));
         state.entries.insert(id(number), Entry::new(dir, Mailbox::default()));
