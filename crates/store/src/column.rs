@@ -145,7 +145,8 @@ macro_rules! from_row {
         impl sqlx::FromRow<'_, $row> for $name {
             fn from_row(row: &$row) -> sqlx::Result<Self> {
                 Ok(Self {
-                    $($field: <$type as $crate::column::Column<$row>>::column(row, stringify!($field))?,)*
+                    $($field: <$type as $crate::column::Column<$row>>::column(
+                        row, stringify!($field))?,)*
                 })
             }
         }

@@ -195,11 +195,14 @@ async fn ended_delivery(tx: &mut Tx, id: DeliveryId) -> Result<Option<EventId>, 
 /// bring the same event follow one another.
 async fn put_event(tx: &mut Tx, event: &NewEvent, now: Timestamp) -> Result<EventId, StoreError> {
     let during = "store an event";
+    let [ref_name, branch, actor, title] =
+        [&event.ref_name, &event.branch, &event.actor, &event.title]
+            .map(|text| text.as_deref().map(clean));
     let rows = on!(tx, Db, c => sqlx::query(INSERT_EVENT)
         .bind(event.id.uuid()).bind(&event.org).bind(event.source.uuid()).bind(&event.kind)
-        .bind(&event.event_key).bind(event.ref_name.as_deref().map(clean)).bind(event.branch.as_deref().map(clean))
-        .bind(&event.commit).bind(event.actor.as_deref().map(clean)).bind(event.title.as_deref().map(clean))
-        .bind(event.body.to_string()).bind(now.0).execute(c).await.map(|done| done.rows_affected()))
+        .bind(&event.event_key).bind(&ref_name).bind(&branch).bind(&event.commit).bind(&actor)
+        .bind(&title).bind(event.body.to_string()).bind(now.0)
+        .execute(c).await.map(|done| done.rows_affected()))
     .during(during)?;
     if rows == 1 {
         return Ok(event.id);

@@ -147,7 +147,8 @@ impl Db {
     /// Refuses a database that needs a newer reader; then brings it up to date.
     async fn migrate(&self) -> Result<(), StoreError> {
         const EXISTS_LITE: &str = "select count(*) from sqlite_master where name = 'meta'";
-        const EXISTS_PG: &str = "select count(*) from pg_tables where tablename = 'meta' and schemaname = current_schema()";
+        const EXISTS_PG: &str = "select count(*) from pg_tables \
+            where tablename = 'meta' and schemaname = current_schema()";
         const MIN_READER: &str = "select cast(value as bigint) from meta where key = 'min_reader'";
         let during = "read the schema's level";
         let exists: i64 = match self {

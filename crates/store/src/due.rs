@@ -66,7 +66,8 @@ row! {
 pub(crate) const ATTEMPTS: &str = "select a.job_id, a.attempt, a.state, a.agent_id, \
     a.release_at, g.containment from attempt a join job j on j.id = a.job_id \
     left join agent g on g.id = a.agent_id \
-    where a.state in ('offered', 'starting', 'running') and ((a.state in ('offered', 'starting') and a.deadline <= $1) \
+    where a.state in ('offered', 'starting', 'running') \
+    and ((a.state in ('offered', 'starting') and a.deadline <= $1) \
     or (a.state = 'running' and a.release_at <= $1) \
     or (a.state = 'running' and j.state = 'running' and a.renewed_at < $2)) \
     order by coalesce(a.release_at, a.deadline), a.job_id limit $3";

@@ -61,7 +61,8 @@ pub(crate) const INSERT: &str = "insert into token (id, org, kind, role, name, h
 pub(crate) const BY_HASH: &str = "select * from token where hash = $1";
 /// One winner per use.
 pub(crate) const CONSUME: &str = "update token set uses_left = uses_left - 1, used_at = $2 \
-    where hash = $1 and kind = $3 and revoked_at is null and (expires_at is null or expires_at > $2) \
+    where hash = $1 and kind = $3 and revoked_at is null \
+    and (expires_at is null or expires_at > $2) \
     and (uses_left is null or uses_left > 0) returning *";
 pub(crate) const TOUCH: &str =
     "update token set used_at = $2 where id = $1 and (used_at is null or used_at <= $3)";

@@ -133,8 +133,16 @@ impl World {
                     self.move_run(run, RunState::Running)?;
                 }
             }
+            // From the release on others may hold what was this attempt's.
             JobState::Running | JobState::Recovering
-                if attempt.key_hash == Some(key_hash) && attempt.seq == 0 => {}
+                if attempt.key_hash == Some(key_hash)
+                    && attempt.seq == 0
+                    && attempt.release_at.is_some_and(|release| self.now < release) =>
+            {
+                if job.state == JobState::Recovering {
+                    self.move_job(id.job, JobState::Running)?;
+                }
+            }
             JobState::Blocked
             | JobState::Queued
             | JobState::Offered

@@ -179,6 +179,13 @@ fn begin_is_answered_again_until_the_attempt_has_a_history() {
     let mut loaded = world(&[spec("a", &[])]);
     let id = start(&mut loaded, 0);
     assert!(matches!(apply(&mut loaded, begin(id, 1), 2), Answer::Begun { .. }));
+    let overdue = Fact::Overdue { id, renewed_before: Timestamp(50) };
+    apply(&mut loaded, overdue, 60);
+    let again = Fact::Begin { id, agent: agent(1), key_hash: key(id), release_at: Timestamp(300) };
+    let begun = Answer::Begun { release_at: Timestamp(300), cancel: None };
+    assert_eq!(apply(&mut loaded, again.clone(), 199), begun);
+    assert_eq!(states(&loaded), ["running"]);
+    assert_eq!(apply(&mut loaded.clone(), again, 300), Answer::Superseded, "released");
     let step = AttemptFact::StepStarted { step: 0, at: Timestamp(2) };
     let fact = Fact::Attempt { id, key_hash: key(id), seq: 1, fact: step };
     assert_eq!(apply(&mut loaded, fact, 2), Answer::Acked { seq: 1 });
