@@ -14,6 +14,8 @@ use crate::{digest, sdk};
 pub const BUNDLE_FILES_MAX: usize = 1000;
 /// Most bytes in a workflow folder, paths and texts together.
 pub const BUNDLE_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Most bytes of a bundle as JSON: it travels in one frame, with room for the header.
+pub const BUNDLE_JSON_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// Deepest folder below the workflow folder.
 const DEPTH_MAX: usize = 16;
 /// The folders that may hold workflows; the first that exists is read.
@@ -39,6 +41,10 @@ pub enum BundleError {
         "the workflow folder is larger than {BUNDLE_BYTES_MAX} bytes; move what is not a workflow or a helper elsewhere"
     )]
     TooLarge,
+    #[error(
+        "the workflow folder is larger than {BUNDLE_JSON_BYTES_MAX} bytes as JSON; it holds too many control characters"
+    )]
+    TooManyEscapes,
     #[error("{path} is not a file of a workflow folder (.shuntyard or .kici)")]
     Foreign { path: String },
     #[error("{path} is not UTF-8 text")]
@@ -65,10 +71,14 @@ impl Bundle {
         {
             return Err(BundleError::TooLarge);
         }
-        match files.keys().find(|path| !is_inside(path)) {
-            Some(path) => Err(BundleError::Foreign { path: path.clone() }),
-            None => Ok(Self(files)),
+        if let Some(path) = files.keys().find(|path| !is_inside(path)) {
+            return Err(BundleError::Foreign { path: path.clone() });
         }
+        let bundle = Self(files);
+        if bundle.to_json().len() > BUNDLE_JSON_BYTES_MAX {
+            return Err(BundleError::TooManyEscapes);
+        }
+        Ok(bundle)
     }
 
     /// Reads the workflow folder of the repository at `root`. Symbolic links are not followed,
@@ -231,6 +241,17 @@ mod tests {
             |bytes: usize| BTreeMap::from([(path.to_owned(), "x".repeat(bytes - path.len()))]);
         assert!(Bundle::new(sized(BUNDLE_BYTES_MAX)).is_ok());
         assert!(matches!(Bundle::new(sized(BUNDLE_BYTES_MAX + 1)), Err(BundleError::TooLarge)));
+    }
+
+    #[test]
+    fn a_bundle_always_fits_a_frame() {
+        let path = ".shuntyard/a.ts";
+        let room = BUNDLE_JSON_BYTES_MAX - format!("{{\"{path}\":\"\"}}").len();
+        // Each of these is six bytes as JSON.
+        let text = format!("{}{}", "\u{1}".repeat(room / 6), "x".repeat(room % 6));
+        let of = |text: String| Bundle::new(BTreeMap::from([(path.to_owned(), text)]));
+        assert_eq!(of(text.clone()).unwrap().to_json().len(), BUNDLE_JSON_BYTES_MAX);
+        assert!(matches!(of(text + "x"), Err(BundleError::TooManyEscapes)));
     }
 
     #[test]

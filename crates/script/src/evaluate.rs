@@ -6,7 +6,15 @@
 pub(crate) mod child;
 mod wire;
 
-use std::{ffi::OsString, io, path::PathBuf, process::Stdio, time::Duration};
+#[cfg(unix)]
+use std::os::unix::process::ExitStatusExt;
+use std::{
+    ffi::OsString,
+    io,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 
 use serde_json::Value;
 use shuntyard_protocol::{
@@ -83,9 +91,9 @@ pub enum EvaluateError {
     TimedOut,
     /// A limit of the operating system or a fault in the engine.
     #[error(
-        "the process that evaluates the workflow files ended without an answer ({status}){stderr}"
+        "the process that evaluates the workflow files ended without an answer ({status}){hint}{stderr}"
     )]
-    Died { status: String, stderr: String },
+    Died { status: String, hint: &'static str, stderr: String },
     #[error("the process that evaluates the workflow files gave no valid answer")]
     Answer(#[source] serde_json::Error),
 }
@@ -196,9 +204,25 @@ async fn talk(child: &mut Child, request: &[u8]) -> Result<Answer, EvaluateError
         let stderr =
             String::from_utf8_lossy(&stderr.map_err(EvaluateError::Link)?).trim().to_owned();
         let stderr = if stderr.is_empty() { stderr } else { format!(": {stderr}") };
-        return Err(EvaluateError::Died { status: status.to_string(), stderr });
+        return Err(EvaluateError::Died { status: status.to_string(), hint: hint(status), stderr });
     }
     serde_json::from_slice(&answer).map_err(EvaluateError::Answer)
+}
+
+/// What an author can do about the way the child ended.
+#[cfg(unix)]
+fn hint(status: ExitStatus) -> &'static str {
+    match status.signal() {
+        Some(libc::SIGXCPU | libc::SIGKILL) => "; it ran out of processor time or memory",
+        Some(libc::SIGSEGV | libc::SIGBUS) => "; is something in the files nested very deeply?",
+        Some(libc::SIGABRT) => "; it ran out of memory",
+        _ => "",
+    }
+}
+
+#[cfg(not(unix))]
+fn hint(_status: ExitStatus) -> &'static str {
+    ""
 }
 
 /// Reads at most `limit` bytes; what is beyond stays unread, and its writer will notice.

@@ -24,7 +24,10 @@ mod sys;
 mod walls;
 
 pub use self::{
-    bundle::{BUNDLE_BYTES_MAX, BUNDLE_FILES_MAX, Bundle, BundleError, FOLDERS, plan_key},
+    bundle::{
+        BUNDLE_BYTES_MAX, BUNDLE_FILES_MAX, BUNDLE_JSON_BYTES_MAX, Bundle, BundleError, FOLDERS,
+        plan_key,
+    },
     evaluate::{
         EVALUATION_TIME_MAX, EvaluateError, Evaluated, Launcher, Require,
         child::evaluate_child_main, evaluate,

@@ -9,12 +9,14 @@ pub(crate) fn copy_bytes(array: &rquickjs::TypedArray<'_, u8>) -> Vec<u8> {
 }
 
 /// Closes every descriptor from `first` on; true when the kernel did it.
+#[cfg(target_os = "linux")]
 pub(crate) fn close_from(first: libc::c_uint) -> bool {
     // SAFETY: takes integers only. Nothing in the calling child uses a descriptor above 2.
     unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) == 0 }
 }
 
 /// Whether the kernel refuses `fork`.
+#[cfg(target_os = "linux")]
 pub(crate) fn fork_is_denied() -> bool {
     // SAFETY: if there is a child after all, it ends at once without touching any state.
     unsafe {
@@ -27,6 +29,7 @@ pub(crate) fn fork_is_denied() -> bool {
 }
 
 /// Whether the kernel refuses `execve`, for a path that does not exist.
+#[cfg(target_os = "linux")]
 pub(crate) fn exec_is_denied() -> bool {
     let argv = [std::ptr::null()];
     // SAFETY: the path and the empty argument list are valid, null-terminated and outlive the call.
@@ -35,6 +38,7 @@ pub(crate) fn exec_is_denied() -> bool {
 }
 
 /// Whether the kernel refuses `ptrace`.
+#[cfg(target_os = "linux")]
 pub(crate) fn trace_is_denied() -> bool {
     // SAFETY: takes integers only; `PTRACE_TRACEME` has no pointer arguments.
     unsafe {
@@ -43,12 +47,14 @@ pub(crate) fn trace_is_denied() -> bool {
 }
 
 /// Whether the kernel refuses even the empty signal to the own process.
+#[cfg(target_os = "linux")]
 pub(crate) fn kill_is_denied() -> bool {
     // SAFETY: takes integers only; signal 0 does nothing.
     unsafe { libc::kill(libc::getpid(), 0) == -1 && last_is_denial() }
 }
 
 /// Whether the kernel refuses memory that can be executed.
+#[cfg(target_os = "linux")]
 pub(crate) fn executable_memory_is_denied() -> bool {
     const BYTES: usize = 4096;
     let (protection, flags) =
@@ -59,11 +65,13 @@ pub(crate) fn executable_memory_is_denied() -> bool {
 }
 
 /// Whether writing to a descriptor is refused, other than because it is closed.
+#[cfg(target_os = "linux")]
 pub(crate) fn write_is_denied(descriptor: libc::c_int) -> bool {
     // SAFETY: no bytes are read from the pointer, the length is 0.
     unsafe { libc::write(descriptor, std::ptr::null(), 0) == -1 && last_is_denial() }
 }
 
+#[cfg(target_os = "linux")]
 fn last_is_denial() -> bool {
     std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }

@@ -57,7 +57,8 @@ fn recursion_is_bounded() {
     assert!(text.contains("stack"), "{text}");
     assert!(text.starts_with(".shuntyard/workflows/w.ts:3:"), "{text}");
     let nested = format!("const deep = {}1{};", "[".repeat(20_000), "]".repeat(20_000));
-    assert!(evaluate_one(&nested).is_err());
+    let error = evaluate_one(&nested).unwrap_err().to_string();
+    assert!(error.contains("nested") || error.contains("stack"), "{error}");
 }
 
 #[test]
@@ -172,4 +173,53 @@ fn a_missing_program_is_an_error_of_this_machine() {
         shuntyard_script::Require::Walls,
     ));
     assert!(matches!(result, Err(EvaluateError::Died { .. })));
+}
+
+/// Planned with `fits`, refused with one more and these words.
+fn edge(body: impl Fn(usize) -> String, limit: usize, words: &str) {
+    let fits = evaluate_one(&body(limit));
+    assert!(fits.is_ok(), "{limit}: {}", fits.unwrap_err());
+    let text = fault(&body(limit + 1));
+    assert!(text.contains(words), "{text}");
+}
+
+fn one_job(options: &str) -> String {
+    format!("export default workflow('w', {{ jobs: [job('j', {options})] }});")
+}
+
+#[test]
+fn plans_are_bounded_at_every_edge() {
+    let repeat =
+        |what: &str, count: usize| format!("Array.from({{ length: {count} }}, (_, i) => {what})");
+    let jobs = |count| {
+        format!(
+            "export default workflow('w', {{ jobs: {} }});",
+            repeat("job({ run: sh('x') })", count)
+        )
+    };
+    edge(jobs, 1000, "\"jobs\" holds 1 to 1000 jobs, got 1001");
+    let steps = |count| one_job(&format!("{{ steps: {} }}", repeat("sh('x')", count)));
+    edge(steps, 1000, "\"steps\" holds 1 to 1000 steps, got 1001");
+    let axis = |count| one_job(&format!("{{ run: sh('x'), matrix: {} }}", repeat("i", count)));
+    edge(axis, 256, "\"matrix\" holds 1 to 256 values, got 257");
+    let command = |bytes| one_job(&format!("{{ run: sh('x'.repeat({bytes})) }}"));
+    edge(command, 65_536, "a command has 1 to 65536 bytes");
+    let tries = |count| one_job(&format!("{{ run: sh('x'), retry: {count} }}"));
+    edge(tries, 100, "\"retry\" is a whole number from 1 to 100, got 101");
+    let priority = |value| one_job(&format!("{{ run: sh('x'), priority: {value} }}"));
+    edge(priority, 100, "\"priority\" is a whole number from -100 to 100, got 101");
+    // The options and the matrix are two of the 32 levels.
+    let deep = |depth: usize| {
+        format!("const o = {}1{};", "{ a: ".repeat(depth), " }".repeat(depth))
+            + &one_job("{ run: sh('x'), matrix: o }")
+    };
+    assert!(fault(&deep(30)).contains("\"matrix.a\" is a list of values"));
+    assert!(fault(&deep(31)).contains("nested deeper than 32 levels"));
+}
+
+#[test]
+fn only_so_many_faults_are_reported() {
+    let text =
+        fault("export default workflow('w', { jobs: Array.from({ length: 60 }, () => job({})) });");
+    assert_eq!(text.matches("has nothing to do").count(), shuntyard_script::FAULTS_MAX);
 }

@@ -9,8 +9,10 @@
 
 mod limits;
 mod mistakes;
+mod options;
 mod plans;
 mod runner;
+mod stops;
 #[cfg(target_os = "linux")]
 mod walls;
 
