@@ -132,8 +132,10 @@ impl Engine {
                 () = tokio::time::sleep(grace) => {}
                 () = stop.killed() => {}
             }
-            self.send(&ToRunner::Stop { step: index, force: true }).await.ok();
-            tokio::time::sleep(DEAF).await;
+            if !stop.is_kill() {
+                self.send(&ToRunner::Stop { step: index, force: true }).await.ok();
+                tokio::time::sleep(DEAF).await;
+            }
         };
         let done = tokio::select! {
             biased;

@@ -77,6 +77,11 @@ impl Stop {
         }
     }
 
+    /// Whether it is to be killed without waiting.
+    pub(super) fn is_kill(&self) -> bool {
+        matches!(*self.halts.borrow(), Halt::Now { .. })
+    }
+
     /// Waits until it is to be killed.
     pub(super) async fn killed(&mut self) {
         self.halts.wait_for(|halt| matches!(halt, Halt::Now { .. })).await.ok();

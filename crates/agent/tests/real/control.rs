@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use shuntyard_agent::{AgentConfig, Control, Launcher, RunError, Status, run};
-use shuntyard_protocol::Outcome;
+use shuntyard_protocol::{Outcome, agent::ToAgent};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -134,6 +134,20 @@ async fn an_unacknowledged_log_stops_the_command_and_loses_nothing() {
     let seen = world.coordinator.ended(id).await;
     assert_eq!(arrived(&seen), TOTAL + 5);
     assert!(seen.text(1).ends_with("x\nend\n"));
+    inside.control.send_replace(Control::Stop);
+    inside.running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_attempt_that_waits_for_room_in_its_spool_can_still_be_ended() {
+    let manners = Manners { acks_logs: false, ..Manners::default() };
+    let world = World::without_agent(manners).await;
+    let inside = start_with(&world, |config| config.spool_quota_bytes = 1024 * 1024);
+    let id = world.submit(vec![sh("yes")]);
+    let renewals = |seen: &Seen| seen.renewals > 3 && seen.streams.contains_key(&1);
+    world.coordinator.until(id, "it to wait", renewals).await;
+    world.coordinator.order(ToAgent::Superseded { id });
+    world.gone(id).await;
     inside.control.send_replace(Control::Stop);
     inside.running.await.unwrap().unwrap();
 }

@@ -108,6 +108,7 @@ struct State {
     /// Frames to send at the next opportunity.
     orders: Vec<ToAgent>,
     kill: Vec<AttemptId>,
+    finish: Vec<AttemptId>,
     hellos: Vec<Hello>,
 }
 
@@ -129,6 +130,7 @@ impl Coordinator {
             starting: BTreeMap::new(),
             orders: Vec::new(),
             kill: Vec::new(),
+            finish: Vec::new(),
             hellos: Vec::new(),
         };
         let coordinator =
@@ -175,6 +177,11 @@ impl Coordinator {
     /// At the next hello this attempt is not wanted.
     pub(crate) fn condemn(&self, id: AttemptId) {
         self.state().kill.push(id);
+    }
+
+    /// At the next hello only this attempt's log is wanted.
+    pub(crate) fn finish(&self, id: AttemptId) {
+        self.state().finish.push(id);
     }
 
     pub(crate) fn seen(&self, id: AttemptId) -> Seen {
@@ -247,7 +254,11 @@ impl Coordinator {
             let Some(seen) = state.seen.get(&id).filter(|_| !state.kill.contains(&id)) else {
                 return Verdict::Kill { id };
             };
-            Verdict::Keep { id, log: seen.ends(), facts: seen.facts.len() as u64 }
+            let (log, facts) = (seen.ends(), seen.facts.len() as u64);
+            if state.finish.contains(&id) {
+                return Verdict::Finish { id, log, facts };
+            }
+            Verdict::Keep { id, log, facts }
         };
         let verdicts = hello.attempts.iter().map(verdict).collect();
         state.hellos.push(hello);

@@ -232,3 +232,23 @@ async fn an_attempt_that_is_cancelled_before_it_began_runs_nothing() {
     assert!(seen.streams.is_empty());
     world.gone(id).await;
 }
+
+#[tokio::test]
+async fn an_attempt_of_which_only_the_log_is_wanted_is_ended_and_its_log_sent() {
+    let mut world = World::new(Manners::default()).await;
+    let flag = world.temp.path().join("flag");
+    let sleep = unique_sleep();
+    let id = world.submit(vec![sh(&format!(
+        "echo up; until [ -e {} ]; do sleep 0.02; done; echo written while away; sleep {sleep}",
+        flag.display()
+    ))]);
+    world.coordinator.until(id, "output", |seen| seen.text(1) == "up\n").await;
+    world.kill_agent();
+    std::fs::write(&flag, "").unwrap();
+    until("the second sleep", || runs(&sleep)).await;
+    world.coordinator.finish(id);
+    world.start_agent();
+    world.gone(id).await;
+    assert_eq!(world.coordinator.seen(id).text(1), "up\nwritten while away\n");
+    assert!(!runs(&sleep));
+}
