@@ -11,8 +11,8 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use shuntyard_protocol::{
     AgentId, InstanceId, Timestamp,
     agent::{
-        AttemptFact, AttemptId, AttemptKey, End, FromAgent, Hello, NumberedFact, Renewed, Spec,
-        StepEnd, Timers, ToAgent, VERSIONS, Verdict, Welcome, hello_message,
+        AttemptFact, AttemptId, AttemptKey, Chunk, End, FromAgent, Hello, NumberedFact, Renewed,
+        Spec, StepEnd, Timers, ToAgent, VERSIONS, Verdict, Welcome, hello_message,
     },
     frame,
 };
@@ -61,6 +61,21 @@ impl Seen {
 
     pub(crate) fn ends(&self) -> BTreeMap<u32, u64> {
         self.streams.iter().map(|(stream, bytes)| (*stream, bytes.len() as u64)).collect()
+    }
+
+    fn take_log(&mut self, chunks: &[Chunk], mut payload: &[u8]) {
+        self.log_frames += 1;
+        for chunk in chunks {
+            let (bytes, rest) = payload.split_at(chunk.len as usize);
+            payload = rest;
+            let stream = self.streams.entry(chunk.stream).or_default();
+            let have = stream.len() as u64;
+            let from = chunk.from;
+            assert!(from <= have, "a gap in stream {}: {have} < {from}", chunk.stream);
+            let skip = usize::try_from(have - from).unwrap().min(bytes.len());
+            stream.extend_from_slice(&bytes[skip..]);
+            assert_eq!(chunk.marks[0].0, from);
+        }
     }
 
     /// It ended and its log is whole.
@@ -330,24 +345,7 @@ impl Coordinator {
             }
             FromAgent::Log { id, key: shown, chunks } => {
                 assert_eq!(shown, key(id));
-                let seen = state.seen.get_mut(&id).unwrap();
-                seen.log_frames += 1;
-                let mut payload = payload;
-                for chunk in chunks {
-                    let (bytes, rest) = payload.split_at(chunk.len as usize);
-                    payload = rest;
-                    let stream = seen.streams.entry(chunk.stream).or_default();
-                    let have = stream.len() as u64;
-                    assert!(
-                        chunk.from <= have,
-                        "a gap in stream {}: {have} < {}",
-                        chunk.stream,
-                        chunk.from
-                    );
-                    let skip = usize::try_from(have - chunk.from).unwrap().min(bytes.len());
-                    stream.extend_from_slice(&bytes[skip..]);
-                    assert_eq!(chunk.marks[0].0, chunk.from);
-                }
+                state.seen.get_mut(&id).unwrap().take_log(&chunks, payload);
                 Vec::new()
             }
             FromAgent::Facts { id, key: shown, facts } => {
