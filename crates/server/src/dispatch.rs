@@ -46,15 +46,15 @@ impl Classes {
 }
 
 /// Label that ties a job to the agents of its org. Only the server sets it.
-pub fn org_label(org: &str) -> String {
+pub(crate) fn org_label(org: &str) -> String {
     format!("shunt:org:{org}")
 }
 
 /// Label of agents whose attempts cannot outlive or look beyond their unit.
-pub const CONTAINED: &str = "shunt:contained";
+pub(crate) const CONTAINED: &str = "shunt:contained";
 
 /// What the server itself asks of the agents of a job.
-pub fn with_server_labels(mut runs_on: RunsOn, org: &str, untrusted: bool) -> RunsOn {
+pub(crate) fn with_server_labels(mut runs_on: RunsOn, org: &str, untrusted: bool) -> RunsOn {
     runs_on.labels.push(Selector::Exact(org_label(org)));
     if untrusted {
         runs_on.labels.push(Selector::Exact(CONTAINED.to_owned()));
@@ -63,13 +63,13 @@ pub fn with_server_labels(mut runs_on: RunsOn, org: &str, untrusted: bool) -> Ru
 }
 
 /// The labels that the server itself gives to an agent.
-pub fn server_labels(org: &str, containment: Containment) -> Vec<String> {
+pub(crate) fn server_labels(org: &str, containment: Containment) -> Vec<String> {
     let contained = (containment == Containment::Namespace).then(|| CONTAINED.to_owned());
     contained.into_iter().chain([org_label(org)]).collect()
 }
 
 /// One tick of the reconciler: offers until nothing more can be.
-pub async fn tick(app: &App) -> anyhow::Result<()> {
+pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
     while round(app).await? {}
     Ok(())
 }
@@ -129,7 +129,7 @@ async fn offer(
 }
 
 /// What a start carries: the spec and, for jobs with functions, the workflow folder.
-pub async fn spec(app: &App, id: AttemptId) -> anyhow::Result<Option<(Spec, Vec<u8>)>> {
+pub(crate) async fn spec(app: &App, id: AttemptId) -> anyhow::Result<Option<(Spec, Vec<u8>)>> {
     let Some(parts) = app.store.spec_for(id.job).await? else { return Ok(None) };
     if parts.job.attempt != id.attempt {
         return Ok(None);

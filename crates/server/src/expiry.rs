@@ -9,7 +9,7 @@ use shuntyard_store::{Due, Overdue};
 use crate::app::App;
 
 /// How often it looks.
-pub const PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 /// Rows of each kind that one look handles.
 const BATCH_MAX: u32 = 500;
 /// A job that waited longer ends.
@@ -17,7 +17,7 @@ const QUEUE_TIMEOUT: Duration = Duration::from_hours(24);
 
 /// One tick of the reconciler. The facts are checked again where they are applied, so a look that
 /// is late or doubled changes nothing.
-pub async fn tick(app: &App) -> anyhow::Result<()> {
+pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
     let now = app.env.now();
     let overdue = Overdue {
         renewed_before: now - app.config.timers.overdue,

@@ -7,7 +7,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use crate::app::Shared;
 
 /// Passes hints on until the process stops.
-pub async fn forward(app: Shared, mut changes: Receiver<Change>) {
+pub(crate) async fn forward(app: Shared, mut changes: Receiver<Change>) {
     loop {
         match changes.recv().await {
             Ok(change) => pass_on(&app, &change).await,

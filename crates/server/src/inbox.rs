@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// The sender's name of a start by hand.
-pub const MANUAL: &str = "manual";
+pub(crate) const MANUAL: &str = "manual";
 
 /// Deliveries taken at once.
 const BATCH_MAX: u32 = 16;
@@ -65,7 +65,7 @@ async fn batch(app: &App) -> anyhow::Result<bool> {
 }
 
 /// One tick of the reconciler.
-pub async fn tick(app: &App) -> anyhow::Result<()> {
+pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
     while batch(app).await? {}
     Ok(())
 }
@@ -171,7 +171,7 @@ fn manual(body: &[u8]) -> anyhow::Result<Meaning> {
 }
 
 /// Stores a start by hand, like any other delivery.
-pub async fn insert_manual(
+pub(crate) async fn insert_manual(
     app: &App,
     source: &Source,
     request: &StartRequest,

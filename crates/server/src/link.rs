@@ -20,7 +20,7 @@ use shuntyard_protocol::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub use session::upgrade;
+pub(crate) use session::upgrade;
 
 /// Frames that may wait for one agent.
 const OUTGOING_MAX: usize = 1024;

@@ -20,14 +20,14 @@ const ERROR_BYTES_MAX: usize = 64 * 1024;
 
 /// The plan of one commit.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub(crate) struct Planned {
     pub key: String,
     pub plan: Arc<Plan>,
 }
 
 /// Why a commit has no plan.
 #[derive(Debug)]
-pub enum PlanFailure {
+pub(crate) enum PlanFailure {
     /// The author's mistake: trying again changes nothing.
     Author(String),
     /// Something here or on the way did not work: worth another try.
@@ -68,7 +68,7 @@ impl PlanCache {
 }
 
 /// The plan at a commit that is in the source's mirror.
-pub async fn plan_at(app: &App, source: &Source, commit: &str) -> Result<Planned, PlanFailure> {
+pub(crate) async fn plan_at(app: &App, source: &Source, commit: &str) -> Result<Planned, PlanFailure> {
     if let Some(known) = app.store.plan_at(source.id, commit).await? {
         return match (known.plan_key, known.error) {
             (Some(key), _) => load(app, key).await,
@@ -92,7 +92,7 @@ pub async fn plan_at(app: &App, source: &Source, commit: &str) -> Result<Planned
 }
 
 /// A stored plan by its key.
-pub async fn load(app: &App, key: String) -> Result<Planned, PlanFailure> {
+pub(crate) async fn load(app: &App, key: String) -> Result<Planned, PlanFailure> {
     if let Some(plan) = app.plans.get(&key) {
         return Ok(Planned { key, plan });
     }

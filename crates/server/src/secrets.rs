@@ -111,14 +111,14 @@ impl MasterKey {
 }
 
 /// SHA-256, for tokens and digests that are looked up.
-pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     let digest = digest::digest(&digest::SHA256, bytes);
     digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
 /// Whether `signature` (hex) is the HMAC-SHA256 of `body` under any of the active secrets. Takes
 /// the same time whichever of them fits.
-pub fn hmac_matches(secrets: &[Zeroizing<Vec<u8>>], body: &[u8], signature: &str) -> bool {
+pub(crate) fn hmac_matches(secrets: &[Zeroizing<Vec<u8>>], body: &[u8], signature: &str) -> bool {
     let Ok(signature) = hex::decode(signature) else { return false };
     secrets.iter().fold(false, |found, secret| {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
@@ -127,12 +127,12 @@ pub fn hmac_matches(secrets: &[Zeroizing<Vec<u8>>], body: &[u8], signature: &str
 }
 
 /// Whether two secrets are the same, in constant time.
-pub fn same_secret(a: &[u8], b: &[u8]) -> bool {
+pub(crate) fn same_secret(a: &[u8], b: &[u8]) -> bool {
     constant_time::verify_slices_are_equal(&sha256(a), &sha256(b)).is_ok()
 }
 
 /// Writes a file that only its owner may read: complete or not at all.
-pub fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let write = || -> std::io::Result<()> {
         let temp = path.with_extension("tmp");
         let mut file = fs::OpenOptions::new()

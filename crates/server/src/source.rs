@@ -1,13 +1,13 @@
 //! From what a source sends to a normalised event.
 
-pub mod generic;
-pub mod github;
+pub(crate) mod generic;
+pub(crate) mod github;
 
 use shuntyard_core::event::Kind;
 
 /// What a delivery means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meaning {
+pub(crate) enum Meaning {
     Event(Box<Incoming>),
     /// Nothing to do, and why: shown on the delivery.
     Ignored(String),
@@ -15,7 +15,7 @@ pub enum Meaning {
 
 /// An event before the repository was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Incoming {
+pub(crate) struct Incoming {
     pub kind: Kind,
     /// Absent: the head of the default branch.
     pub commit: Option<String>,
@@ -25,7 +25,7 @@ pub struct Incoming {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Base {
+pub(crate) enum Base {
     /// The head before a push, possibly forced: compare the two trees.
     Before(String),
     /// A new branch: compare with the merge base of the default branch.

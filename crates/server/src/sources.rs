@@ -10,7 +10,7 @@ use crate::{env::Env, secrets::MasterKey, source::github::Forks};
 
 /// Where a source's events come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Github,
     Generic,
     /// A repository or folder on this machine that is watched.
@@ -18,9 +18,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 3] = [Self::Github, Self::Generic, Self::Local];
+    pub(crate) const ALL: [Self; 3] = [Self::Github, Self::Generic, Self::Local];
 
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Github => "github",
             Self::Generic => "generic",
@@ -28,7 +28,7 @@ impl Kind {
         }
     }
 
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 }
@@ -36,7 +36,7 @@ impl Kind {
 /// The settings of a source, as its row has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Pull requests from other repositories start runs.
     pub run_forks: bool,
     /// Labels of jobs without `runsOn`.
@@ -50,16 +50,16 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub fn of(source: &Source) -> anyhow::Result<Self> {
+    pub(crate) fn of(source: &Source) -> anyhow::Result<Self> {
         serde_json::from_value(source.settings.clone())
             .with_context(|| format!("settings of source '{}'", source.name))
     }
 
-    pub fn to_json(&self) -> serde_json::Value {
+    pub(crate) fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).expect("settings are JSON")
     }
 
-    pub fn forks(&self) -> Forks {
+    pub(crate) fn forks(&self) -> Forks {
         if self.run_forks { Forks::Run } else { Forks::Ignore }
     }
 }
@@ -92,7 +92,7 @@ impl SourceSecrets {
 }
 
 /// Refuses names that would not be clear in a URL or a routing key.
-pub fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let fine = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
         && !name.starts_with('.');

@@ -179,7 +179,7 @@ fn listen(address: SocketAddr, next_free: bool) -> anyhow::Result<std::net::TcpL
             Err(error) => last = Some(error),
         }
     }
-    let error = last.map(anyhow::Error::from).unwrap_or_else(|| anyhow::anyhow!("no port"));
+    let error = last.map_or_else(|| anyhow::anyhow!("no port"), anyhow::Error::from);
     Err(error).with_context(|| {
         format!("cannot listen on {address}; is another server running? --listen chooses another address")
     })

@@ -13,10 +13,10 @@ use crate::{
 };
 
 /// The sender's name of what a watched repository does.
-pub const PUSH: &str = "push";
+pub(crate) const PUSH: &str = "push";
 
 /// Looks at every local source once. One that cannot be read does not hold up the others.
-pub async fn tick(app: &App) -> anyhow::Result<()> {
+pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
     for source in app.store.sources(None).await? {
         if Kind::parse(&source.kind) == Some(Kind::Local)
             && let Err(error) = look(app, source.clone()).await
@@ -51,7 +51,7 @@ async fn look(app: &App, source: Source) -> anyhow::Result<()> {
 }
 
 /// Makes a delivery for the head as it is, whether or not it was seen before. Returns its id.
-pub async fn push_head(app: &App, source: &Source) -> anyhow::Result<DeliveryId> {
+pub(crate) async fn push_head(app: &App, source: &Source) -> anyhow::Result<DeliveryId> {
     let (_, head) = head(app, source).await?;
     let mut settings = Settings::of(source)?;
     if settings.seen.as_deref() != Some(head.commit.as_str()) {
@@ -97,7 +97,7 @@ async fn push(
 }
 
 /// The repository to fetch from, and its head. A plain folder is committed to a repository of ours.
-pub async fn head(app: &App, source: &Source) -> anyhow::Result<(String, Head)> {
+pub(crate) async fn head(app: &App, source: &Source) -> anyhow::Result<(String, Head)> {
     let folder = Path::new(&source.url);
     if is_committed(source, folder).await? {
         return Ok((source.url.clone(), git::local_head(folder).await?));
@@ -107,7 +107,7 @@ pub async fn head(app: &App, source: &Source) -> anyhow::Result<(String, Head)> 
 }
 
 /// Where the code of a source is fetched from.
-pub async fn code_url(app: &App, source: &Source) -> anyhow::Result<String> {
+pub(crate) async fn code_url(app: &App, source: &Source) -> anyhow::Result<String> {
     if Kind::parse(&source.kind) != Some(Kind::Local) {
         return Ok(source.url.clone());
     }

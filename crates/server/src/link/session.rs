@@ -62,7 +62,7 @@ impl Drop for Place {
 }
 
 /// `GET /api/v1/agent/link`
-pub async fn upgrade(
+pub(crate) async fn upgrade(
     State(app): State<Arc<App>>,
     upgrade: WebSocketUpgrade,
 ) -> ApiResult<Response> {

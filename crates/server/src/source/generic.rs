@@ -16,7 +16,7 @@ struct Body {
     commit: Option<String>,
 }
 
-pub fn normalise(body: &[u8]) -> anyhow::Result<Meaning> {
+pub(crate) fn normalise(body: &[u8]) -> anyhow::Result<Meaning> {
     let body: Body = serde_json::from_slice(body).context("body")?;
     if let Some(commit) = &body.commit {
         crate::git::check_commit(commit)?;

@@ -8,7 +8,7 @@ use super::{Base, Incoming, Meaning, ignored};
 
 /// Whether runs are started for pull requests from other repositories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forks {
+pub(crate) enum Forks {
     Ignore,
     Run,
 }
@@ -58,7 +58,7 @@ struct Repository {
 }
 
 /// Reads a verified delivery. `event` is the `X-GitHub-Event` header.
-pub fn normalise(event: &str, body: &[u8], source: &str, forks: Forks) -> anyhow::Result<Meaning> {
+pub(crate) fn normalise(event: &str, body: &[u8], source: &str, forks: Forks) -> anyhow::Result<Meaning> {
     match event {
         "push" => push(serde_json::from_slice(body).context("push payload")?),
         "pull_request" => {
