@@ -1,1 +1,4 @@
+//! What tests need: a deterministic world, a forge, and servers and agents to drive.
 
+pub mod forge;
+pub mod world;
