@@ -241,10 +241,15 @@ impl Git<'_> {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr);
-        let from = said.floor_char_boundary(said.len().saturating_sub(SAID_BYTES_MAX));
         let operation = args.first().copied().unwrap_or_default().to_owned();
-        Err(CheckoutError::Git { operation, said: hide_credentials(said[from..].trim()) })
+        Err(CheckoutError::Git { operation, said: hide_credentials(end_of(&said)) })
     }
+}
+
+/// The end of what `git` said, which has the reason.
+fn end_of(said: &str) -> &str {
+    let said = said.trim();
+    &said[said.ceil_char_boundary(said.len().saturating_sub(SAID_BYTES_MAX))..]
 }
 
 /// Refuses what `git` could take for an option or a program to run.

@@ -142,6 +142,16 @@ mod tests {
     }
 
     #[test]
+    fn an_error_shows_no_more_than_the_start_of_a_bad_line() {
+        let text = |chars: usize| match parse("é".repeat(chars).as_bytes()) {
+            Err(HandoffError::Line { text, .. }) => text.chars().count(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(text(EXCERPT_CHARS_MAX), EXCERPT_CHARS_MAX);
+        assert_eq!(text(EXCERPT_CHARS_MAX + 1), EXCERPT_CHARS_MAX);
+    }
+
+    #[test]
     fn a_value_that_no_program_can_be_given_names_variable_and_limit() {
         let error = check_variable("BIG", &"x".repeat(131_072)).unwrap_err().to_string();
         assert!(error.contains("'BIG'") && error.contains("131072"), "{error}");

@@ -4,12 +4,15 @@
 //! from when it *sent* that renewal, which is never later. So the supervisor's fence is always
 //! before the coordinator gives the job away. Times are milliseconds since boot.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use shuntyard_protocol::agent::Timers;
 
 /// Beats without an answer whose sending time is remembered.
 const BEATS_MAX: usize = 64;
+
+/// Longest grace that a fence leaves to the commands.
+const FENCE_GRACE_MAX: Duration = Duration::from_secs(30);
 
 /// How far the fence has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +75,11 @@ impl Lease {
         }
     }
 
+    /// How long commands that are asked to stop at `now` may take over it.
+    pub fn grace(&self, now: u64) -> Duration {
+        Duration::from_millis(self.kill_at().saturating_sub(now)).min(FENCE_GRACE_MAX)
+    }
+
     /// When the commands are asked to stop.
     pub fn term_at(&self) -> u64 {
         self.release_at.saturating_sub(self.timers.fence_term_ms.max(self.timers.fence_kill_ms))
@@ -107,6 +115,16 @@ mod tests {
         assert_eq!(lease.fence(1154), Fence::Open);
         assert_eq!(lease.fence(1155), Fence::Term);
         assert_eq!(lease.fence(1185), Fence::Kill);
+    }
+
+    #[test]
+    fn the_grace_at_the_fence_ends_with_it_and_is_never_long() {
+        let lease = Lease::begun(TIMERS, 1000, 150);
+        assert_eq!(lease.grace(lease.term_at()), Duration::from_millis(30));
+        assert_eq!(lease.grace(lease.kill_at() + 1), Duration::ZERO);
+        let timers = Timers { fence_term_ms: 90_000, ..TIMERS };
+        let lease = Lease::begun(timers, 0, 100_000);
+        assert_eq!(lease.grace(lease.term_at()), FENCE_GRACE_MAX);
     }
 
     #[test]

@@ -37,13 +37,13 @@ pub(crate) use tree::{has_variable, process, table};
 use crate::config::Launcher;
 
 /// Rounds of killing before a unit counts as impossible to empty.
-const SWEEP_ROUNDS_MAX: u32 = 500;
+const SWEEP_ROUNDS: u32 = 500;
 /// Between two rounds.
 const SWEEP_PAUSE: Duration = Duration::from_millis(5);
 /// How long init may take to make the unit's view.
 const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest error text of an init.
-const INIT_ERROR_BYTES_MAX: u64 = 4096;
+const INIT_ERROR_BYTES: u64 = 4096;
 
 /// A unit that could not be made, or a command that could not be put into it.
 #[derive(Debug, thiserror::Error)]
@@ -224,7 +224,7 @@ impl Unit {
     /// that is left.
     pub(crate) async fn sweep(&self, spare: &Spare) -> bool {
         let me = getpid().as_raw_nonzero().get();
-        for _ in 0..SWEEP_ROUNDS_MAX {
+        for _ in 0..SWEEP_ROUNDS {
             let victims = self.victims(me, spare);
             if victims.is_empty() {
                 return true;
@@ -301,7 +301,7 @@ async fn start_init(launcher: &Launcher, view: init::View) -> Result<Init, Sandb
     let mut child = command.spawn().map_err(system("start the unit's init"))?;
     let stdout = child.stdout.take().expect("stdout is a pipe");
     let mut said = Vec::new();
-    let mut limited = stdout.take(INIT_ERROR_BYTES_MAX);
+    let mut limited = stdout.take(INIT_ERROR_BYTES);
     let reading = async {
         while said != init::READY && limited.read_buf(&mut said).await? > 0 {}
         io::Result::Ok(())

@@ -78,13 +78,8 @@ pub(crate) struct Online {
 pub(crate) type Reader<R> = FramedRead<R, LengthDelimitedCodec>;
 pub(crate) type Writer<W> = FramedWrite<W, LengthDelimitedCodec>;
 
-/// Room for the envelope around a frame of full length.
-const ENVELOPE_BYTES_MAX: usize = 1024;
-
 fn codec() -> LengthDelimitedCodec {
-    LengthDelimitedCodec::builder()
-        .max_frame_length(FRAME_BYTES_MAX + ENVELOPE_BYTES_MAX)
-        .new_codec()
+    LengthDelimitedCodec::builder().max_frame_length(FRAME_BYTES_MAX).new_codec()
 }
 
 pub(crate) fn reader<R: AsyncRead>(inner: R) -> Reader<R> {

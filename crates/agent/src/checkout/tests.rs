@@ -108,3 +108,11 @@ fn credentials_in_urls_are_not_shown() {
     assert_eq!(hide_credentials(said), "fatal: unable to access 'https://h.example/r/': no\n");
     assert_eq!(without_credentials("ssh://git@h/r"), "ssh://git@h/r");
 }
+
+#[test]
+fn of_a_long_error_the_end_is_kept() {
+    let fits = "x".repeat(SAID_BYTES_MAX);
+    assert_eq!(end_of(&fits), fits);
+    assert_eq!(end_of(&format!("early {fits}\n")), fits);
+    assert!(end_of(&"é".repeat(SAID_BYTES_MAX)).len() <= SAID_BYTES_MAX);
+}

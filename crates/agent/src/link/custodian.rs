@@ -20,7 +20,7 @@ use crate::{
 /// Of a dead supervisor's log, the end is repeated in the agent's.
 const WORDS_BYTES_MAX: usize = 2048;
 /// Rounds of killing what a supervisor left behind.
-const ROUNDS_MAX: u32 = 500;
+const ROUNDS: u32 = 500;
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
 /// Speaks for a dead supervisor until nothing is left to say.
@@ -100,7 +100,7 @@ fn lost(uplink: &Uplink, at: Timestamp) -> End {
 pub(super) fn end_leftovers(dir: &AttemptDir) {
     let mark = dir.mark();
     let init = dir.processes().and_then(|processes| processes.init);
-    for _ in 0..ROUNDS_MAX {
+    for _ in 0..ROUNDS {
         // The kernel ends the init with its supervisor; this is for the moment in between.
         let init = init.iter().filter(|init| init.lives()).map(|init| init.pid);
         let marked = sandbox::table();
@@ -118,4 +118,25 @@ pub(super) fn end_leftovers(dir: &AttemptDir) {
         std::thread::sleep(ROUND_PAUSE);
     }
     tracing::error!(attempt = %dir.id, "something of an ended attempt cannot be killed");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use shuntyard_protocol::{JobId, agent::AttemptId};
+
+    use super::*;
+
+    #[test]
+    fn of_a_long_log_the_end_is_repeated() {
+        let temp = tempfile::tempdir().unwrap();
+        let id = AttemptId { job: JobId::mint(Timestamp(1), [1; 10]), attempt: 1 };
+        let dir = AttemptDir::new(Path::new(temp.path()), id);
+        assert_eq!(last_words(&dir), "");
+        std::fs::create_dir_all(dir.root()).unwrap();
+        let last = "x".repeat(WORDS_BYTES_MAX);
+        std::fs::write(dir.log_path(), format!("early{last}")).unwrap();
+        assert_eq!(last_words(&dir), last);
+    }
 }

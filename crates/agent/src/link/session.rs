@@ -190,14 +190,18 @@ async fn take(hub: &Arc<Hub>, header: ToAgent, payload: &[u8]) {
     }
 }
 
+/// How long renewals are collected.
+fn collect_every(renew: Duration) -> Duration {
+    (renew / 10).clamp(Duration::from_millis(5), COLLECT_MAX)
+}
+
 async fn talk(
     hub: &Hub,
     mut sink: SplitSink<Socket, Message>,
     timers: Timers,
 ) -> anyhow::Result<()> {
     let renew = Duration::from_millis(timers.renew_ms.max(1));
-    let mut collect =
-        tokio::time::interval((renew / 10).clamp(Duration::from_millis(5), COLLECT_MAX));
+    let mut collect = tokio::time::interval(collect_every(renew));
     let mut ping = tokio::time::interval(renew.max(Duration::from_secs(1)));
     loop {
         let more = hub.outgoing.notified();
@@ -226,6 +230,13 @@ async fn send(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn renewals_are_collected_for_a_tenth_of_their_interval() {
+        assert_eq!(collect_every(Duration::from_secs(5)), Duration::from_millis(500));
+        assert_eq!(collect_every(Duration::from_secs(10)), COLLECT_MAX);
+        assert_eq!(collect_every(Duration::from_mins(10)), COLLECT_MAX);
+    }
 
     #[test]
     fn a_coordinator_is_named_by_its_address() {

@@ -111,3 +111,25 @@ impl Disk for DirDisk {
         fs::remove_file(self.path(segment))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_segments_need_few_open_files() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut disk = DirDisk::new(temp.path(), "log");
+        for segment in 1..=2 * OPEN_FILES_MAX as u64 {
+            disk.append(segment, b"abc").unwrap();
+            disk.sync(segment).unwrap();
+            assert_eq!(disk.read(1, 1, 9).unwrap(), b"bc");
+            assert!(disk.open.len() <= OPEN_FILES_MAX);
+        }
+        disk.truncate(2, 1).unwrap();
+        disk.append(2, b"z").unwrap();
+        assert_eq!(disk.read(2, 0, 9).unwrap(), b"az");
+        disk.remove(1).unwrap();
+        assert_eq!(disk.list().unwrap(), [2, 3, 4]);
+    }
+}

@@ -189,6 +189,49 @@ fn many_facts_go_in_several_frames_and_the_open_steps_are_known() {
     assert_eq!(open(&log, &facts).open_steps(), [0]);
 }
 
+#[test]
+fn a_frame_has_no_more_marks_than_fit_beside_its_log() {
+    let mut spool = open(&MemoryDisk::default(), &MemoryDisk::default());
+    for at in 0..=i64::try_from(MARKS_PER_FRAME_MAX).unwrap() {
+        spool.append_log(1, Timestamp(at), b"x").unwrap();
+    }
+    let first = spool.next_log().unwrap().unwrap();
+    assert_eq!(first.chunks[0].marks.len(), MARKS_PER_FRAME_MAX);
+    assert_eq!(spool.next_log().unwrap().unwrap().bytes, b"x");
+}
+
+#[test]
+fn a_frame_of_facts_stays_below_its_limit() {
+    let mut spool = open(&MemoryDisk::default(), &MemoryDisk::default());
+    let long = |bytes: usize| {
+        let AttemptFact::StepEnded(end) = ended(1) else { panic!("it is one") };
+        AttemptFact::StepEnded(StepEnd { error: Some("x".repeat(bytes)), ..end })
+    };
+    for bytes in [FACTS_FRAME_BYTES_MAX / 2, FACTS_FRAME_BYTES_MAX / 2, 1] {
+        spool.append_fact(&long(bytes)).unwrap();
+    }
+    spool.sync().unwrap();
+    assert_eq!(spool.next_facts().unwrap().len(), 1);
+    assert_eq!(spool.next_facts().unwrap().len(), 2);
+}
+
+#[test]
+fn a_record_at_the_limit_passes_and_one_byte_more_is_refused() {
+    use journal::RECORD_BYTES_MAX;
+    let disk = MemoryDisk::default();
+    let mut journal = Journal::open(disk.clone(), |_, _| Ok(())).unwrap();
+    let place = journal.append(&vec![7; RECORD_BYTES_MAX]).unwrap();
+    assert!(journal.append(&vec![7; RECORD_BYTES_MAX + 1]).is_err());
+    assert_eq!(journal.read(place).unwrap().unwrap().len(), RECORD_BYTES_MAX);
+    let mut lengths = Vec::new();
+    let visit = |_, record: &[u8]| {
+        lengths.push(record.len());
+        Ok(())
+    };
+    Journal::open(disk, visit).unwrap();
+    assert_eq!(lengths, [RECORD_BYTES_MAX]);
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Write(u32, usize),

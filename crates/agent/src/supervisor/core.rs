@@ -24,8 +24,6 @@ use crate::{
 
 /// Before a write to a disk that failed is tried again.
 const DISK_PAUSE: Duration = Duration::from_secs(1);
-/// Longest grace that a fence leaves to the commands.
-const FENCE_GRACE_MAX: Duration = Duration::from_secs(30);
 
 /// Whether the attempt goes on. It only ever moves downwards in this list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -293,8 +291,7 @@ impl Core {
         match lease.fence(now) {
             Fence::Open => {}
             Fence::Term => {
-                let left = Duration::from_millis(lease.kill_at().saturating_sub(now));
-                let grace = left.min(FENCE_GRACE_MAX);
+                let grace = lease.grace(now);
                 self.halt(Halt::Polite { why: Why::Fenced, grace });
             }
             Fence::Kill => self.halt(Halt::Now { why: Why::Fenced }),

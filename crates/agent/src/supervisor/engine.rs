@@ -20,7 +20,7 @@ use super::{
 use crate::{sandbox, wire};
 
 /// Frames of one step that wait for the spool.
-const FRAMES_MAX: usize = 16;
+const FRAMES_WAITING: usize = 16;
 /// Of the child's stderr, the end is kept: it is a crash report.
 const STDERR_BYTES_MAX: usize = 8 * 1024;
 /// After the forced stop, before the child is killed as deaf.
@@ -97,7 +97,7 @@ impl Engine {
         effects: &impl Effects,
     ) -> Tried {
         let index = step.step;
-        let (sender, mut frames) = mpsc::channel(FRAMES_MAX);
+        let (sender, mut frames) = mpsc::channel(FRAMES_WAITING);
         self.routes.borrow_mut().insert(index, sender);
         let work = async {
             if self.send(&ToRunner::Step(step)).await.is_err() {
@@ -242,4 +242,17 @@ async fn tail(mut stderr: impl AsyncRead + Unpin) -> Vec<u8> {
         kept.drain(..kept.len().saturating_sub(STDERR_BYTES_MAX));
     }
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn of_a_long_crash_report_the_end_is_kept() {
+        let end = vec![b'x'; STDERR_BYTES_MAX];
+        let report = [b"early".as_slice(), &end].concat();
+        assert_eq!(tail(report.as_slice()).await, end);
+        assert_eq!(tail(b"short".as_slice()).await, b"short");
+    }
 }

@@ -188,6 +188,17 @@ mod tests {
     }
 
     #[test]
+    fn a_file_at_the_limit_is_read_and_one_byte_more_is_refused() {
+        let (_temp, files) = files();
+        let path = files.dir.join("path");
+        let bytes = usize::try_from(HANDOFF_BYTES_MAX).unwrap();
+        fs::write(&path, vec![b'x'; bytes]).unwrap();
+        assert!(files.read().is_ok());
+        fs::write(&path, vec![b'x'; bytes + 1]).unwrap();
+        assert!(files.read().is_err());
+    }
+
+    #[test]
     fn outputs_at_the_limit_pass_and_one_byte_more_is_refused() {
         let of = |bytes: usize| Value::String("x".repeat(bytes - 2));
         assert!(check_outputs(Some(&of(STEP_OUTPUT_BYTES_MAX))).is_ok());

@@ -17,7 +17,7 @@ use super::{
     core::{Core, Halt, Why},
     engine::{Effects, Engine},
     files::{HandedOver, StepFiles, check_outputs},
-    rules::{delay, groups, merge, shorten},
+    rules::{check_job_outputs, delay, groups, merge, shorten},
     step::{self, CommandStep, Failure, Stop, Surroundings, Tried, stream_of},
 };
 use crate::{
@@ -25,9 +25,6 @@ use crate::{
     environment::{self, Parts},
     sandbox::{Spare, Unit},
 };
-
-/// Longest outputs of a job, as JSON.
-const JOB_OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 
 /// How the job ended.
 pub(super) struct Report {
@@ -428,12 +425,7 @@ impl Job<'_> {
                 outputs.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
             (!map.is_empty()).then_some(Value::Object(map))
         };
-        let bytes = value.as_ref().map_or(0, |value| value.to_string().len());
-        if bytes > JOB_OUTPUT_BYTES_MAX {
-            return Err(format!(
-                "the job's outputs have {bytes} bytes as JSON: the limit is {JOB_OUTPUT_BYTES_MAX}"
-            ));
-        }
+        check_job_outputs(value.as_ref())?;
         Ok(value)
     }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 use shuntyard_protocol::plan::{Step, StepRetry};
 
+/// Longest outputs of a job, as JSON.
+const JOB_OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 /// Longest error text of a step; the rest is cut.
 const ERROR_BYTES_MAX: usize = 32 * 1024;
 /// Longest time between two tries of a step.
@@ -20,6 +22,17 @@ pub(super) fn groups(steps: &[Step]) -> Vec<(Option<u32>, Vec<usize>)> {
         }
     }
     groups
+}
+
+/// Refuses outputs that are too long to keep.
+pub(super) fn check_job_outputs(outputs: Option<&Value>) -> Result<(), String> {
+    let bytes = outputs.map_or(0, |outputs| outputs.to_string().len());
+    if bytes > JOB_OUTPUT_BYTES_MAX {
+        return Err(format!(
+            "the job's outputs have {bytes} bytes as JSON: the limit is {JOB_OUTPUT_BYTES_MAX}"
+        ));
+    }
+    Ok(())
 }
 
 /// Outputs that a function's commands wrote, and over them those that it returned.
@@ -66,6 +79,13 @@ mod tests {
     }
 
     #[test]
+    fn job_outputs_at_the_limit_pass_and_one_byte_more_is_refused() {
+        let of = |bytes: usize| Value::String("x".repeat(bytes - 2));
+        assert!(check_job_outputs(Some(&of(JOB_OUTPUT_BYTES_MAX))).is_ok());
+        assert!(check_job_outputs(Some(&of(JOB_OUTPUT_BYTES_MAX + 1))).is_err());
+    }
+
+    #[test]
     fn a_long_error_is_cut_at_a_character() {
         assert_eq!(shorten("é".repeat(ERROR_BYTES_MAX / 2)).len(), ERROR_BYTES_MAX);
         let cut = shorten("é".repeat(ERROR_BYTES_MAX));
@@ -85,6 +105,8 @@ mod tests {
             StepRetry { max_attempts: 9, delay_ms: 100, max_delay_ms: 500, exponential: true };
         let delays: Vec<_> = (1..=4).map(|n| delay(&retry, n).as_millis()).collect();
         assert_eq!(delays, [100, 200, 400, 500]);
+        let slow = StepRetry { delay_ms: u64::MAX, exponential: false, ..retry.clone() };
+        assert_eq!(delay(&slow, 1), RETRY_DELAY_MAX);
         let fixed = StepRetry { exponential: false, ..retry };
         assert_eq!(delay(&fixed, 70).as_millis(), 100);
     }

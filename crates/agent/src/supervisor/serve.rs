@@ -78,6 +78,11 @@ async fn connection(core: Rc<Core>, stream: UnixStream) {
     core.disconnected();
 }
 
+/// Between two looks at the lease.
+fn check_every(renew: Duration) -> Duration {
+    (renew / 4).clamp(Duration::from_millis(10), LEASE_CHECK_MAX)
+}
+
 /// Beats, looks at the lease, and syncs.
 pub(super) async fn tick(core: Rc<Core>) {
     let beats = async {
@@ -88,8 +93,7 @@ pub(super) async fn tick(core: Rc<Core>) {
     };
     let checks = async {
         loop {
-            let every = core.renew_every() / 4;
-            tokio::time::sleep(every.clamp(Duration::from_millis(10), LEASE_CHECK_MAX)).await;
+            tokio::time::sleep(check_every(core.renew_every())).await;
             core.check_lease();
         }
     };
@@ -102,4 +106,16 @@ pub(super) async fn tick(core: Rc<Core>) {
         }
     };
     tokio::join!(beats, checks, syncs);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lease_is_looked_at_often_enough_for_any_fence() {
+        assert_eq!(check_every(Duration::from_secs(2)), Duration::from_millis(500));
+        assert_eq!(check_every(Duration::from_secs(4)), LEASE_CHECK_MAX);
+        assert_eq!(check_every(Duration::from_mins(1)), LEASE_CHECK_MAX);
+    }
 }
