@@ -127,6 +127,14 @@ impl Faults {
             self.note(place, Requirement::new(runs_on));
         }
         self.note(place, instances(job));
+        if let Some(matrix) = &job.matrix {
+            if matrix.max_parallel.is_some() {
+                self.add(place, "matrix maxParallel is not supported yet");
+            }
+            if matrix.fail_fast {
+                self.add(place, "matrix failFast is not supported yet");
+            }
+        }
         if !PRIORITY_RANGE.contains(&job.priority) {
             self.add(place, "priority must be −100 to 100");
         }

@@ -44,6 +44,12 @@ pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
                 withdrawn.push(id);
                 Fact::Lost { id, contained }
             }
+            Due::Run { run, timeout_ms } => Fact::CancelRun {
+                run,
+                force: false,
+                reason: format!("timed out: it took longer than {} s", timeout_ms / 1000),
+                by: "the workflow's timeout".to_owned(),
+            },
             Due::Queue { job, .. } => Fact::QueueExpired {
                 job,
                 reason: format!("no agent in {} h", QUEUE_TIMEOUT.as_secs() / 3600),

@@ -316,6 +316,7 @@ fn new_run(
         file: workflow.file.clone(),
         plan_key: Some(plan_key.to_owned()),
         env: workflow.env.clone(),
+        timeout_ms: workflow.timeout_ms,
         jobs,
     })
 }

@@ -68,7 +68,11 @@ impl PlanCache {
 }
 
 /// The plan at a commit that is in the source's mirror.
-pub(crate) async fn plan_at(app: &App, source: &Source, commit: &str) -> Result<Planned, PlanFailure> {
+pub(crate) async fn plan_at(
+    app: &App,
+    source: &Source,
+    commit: &str,
+) -> Result<Planned, PlanFailure> {
     if let Some(known) = app.store.plan_at(source.id, commit).await? {
         return match (known.plan_key, known.error) {
             (Some(key), _) => load(app, key).await,

@@ -9,7 +9,11 @@ use shuntyard_store::QueuedJob;
 use crate::{app::App, dispatch};
 
 /// The queue of an org, in order, with the reason for each.
-pub(crate) async fn queue(app: &App, org: Option<&str>, limit: u32) -> anyhow::Result<Vec<QueueItem>> {
+pub(crate) async fn queue(
+    app: &App,
+    org: Option<&str>,
+    limit: u32,
+) -> anyhow::Result<Vec<QueueItem>> {
     let queued = app.store.queue(org, limit, app.env.now()).await?;
     Ok(queued.into_iter().map(|job| item(app, job)).collect())
 }

@@ -46,6 +46,8 @@ pub struct NewRun {
     pub file: String,
     pub plan_key: Option<String>,
     pub env: BTreeMap<String, String>,
+    /// From the run's start until it is cancelled, in milliseconds; absent: as long as it takes.
+    pub timeout_ms: Option<u64>,
     /// At least one; their order is kept.
     pub jobs: Vec<NewJob>,
 }
@@ -259,6 +261,7 @@ fn seed(event: &NewEvent, id: EventId, run: &NewRun) -> RunSeed {
         commit_sha: event.commit.clone(),
         title: event.title.as_deref().map(clean),
         env: serde_json::to_string(&run.env).expect("texts are JSON"),
+        timeout_ms: run.timeout_ms,
         rerun_of: None,
         jobs: run.jobs.iter().map(job_seed).collect(),
     }

@@ -2,7 +2,7 @@
 
 use shuntyard_core::state::AttemptState;
 use shuntyard_protocol::{
-    AgentId, JobId, Timestamp,
+    AgentId, JobId, RunId, Timestamp,
     agent::{AttemptId, Containment},
 };
 
@@ -30,6 +30,8 @@ pub enum Due {
         /// What the agent's host puts around its attempts.
         containment: Option<Containment>,
     },
+    /// The run took longer than its workflow allows.
+    Run { run: RunId, timeout_ms: u64 },
     /// The job has waited too long for an agent.
     Queue { job: JobId, queued_at: Timestamp },
 }
@@ -58,6 +60,11 @@ row! {
         queued_at: Timestamp,
     }
 
+    struct RunDue {
+        id: RunId,
+        timeout_ms: u64,
+    }
+
     struct NextDue {
         at: Option<Timestamp>,
     }
@@ -73,6 +80,9 @@ pub(crate) const ATTEMPTS: &str = "select a.job_id, a.attempt, a.state, a.agent_
     order by coalesce(a.release_at, a.deadline), a.job_id limit $3";
 pub(crate) const QUEUE: &str =
     "select job_id, queued_at from queue where queued_at < $1 order by queued_at limit $2";
+pub(crate) const RUNS: &str = "select id, timeout_ms from run \
+    where state in ('pending', 'running') and timeout_ms is not null \
+    and started_at + timeout_ms <= $1 order by id limit $2";
 pub(crate) const NEXT: &str = "select min(case when state = 'running' then release_at \
     else deadline end) as at from attempt where state in ('offered', 'starting', 'running')";
 
@@ -89,6 +99,12 @@ impl Store {
             .bind(now.0).bind(overdue.renewed_before.0).bind(limit).fetch_all(c).await)
         .during("find overdue attempts")?;
         let mut due: Vec<Due> = attempts.into_iter().map(|row| attempt_due(&row, now)).collect();
+        let runs: Vec<RunDue> = read!(&self.inner.db, Kind, c => {
+            sqlx::query_as(RUNS).bind(now.0).bind(limit).fetch_all(c).await
+        })
+        .during("find overdue runs")?;
+        let runs = runs.into_iter();
+        due.extend(runs.map(|row| Due::Run { run: row.id, timeout_ms: row.timeout_ms }));
         if let Some(before) = overdue.queued_before {
             let jobs: Vec<QueueDue> = read!(&self.inner.db, Kind, c => {
                 sqlx::query_as(QUEUE).bind(before.0).bind(limit).fetch_all(c).await

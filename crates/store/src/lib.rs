@@ -38,7 +38,7 @@ mod token;
 
 pub use access::{Access, NewAccess};
 pub use agent::{Agent, AgentSeen, Enrolled};
-pub use apply::writer::Writer;
+pub use apply::writer::{Pending, Writer};
 pub use claim::{Claimed, LabelClass};
 pub use cluster::Cluster;
 pub use create::{Created, NewEvent, NewJob, NewRun};

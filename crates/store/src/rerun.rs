@@ -198,6 +198,7 @@ fn run_seed(run: RunInfo, id: RunId, jobs: Vec<JobSeed>) -> RunSeed {
         commit_sha: run.commit_sha,
         title: run.title,
         env: Value::from_iter(run.env).to_string(),
+        timeout_ms: run.timeout_ms,
         rerun_of: Some(run.id),
         jobs,
     }

@@ -34,6 +34,7 @@ row! {
         /// Counts up per source and workflow.
         pub number: u64,
         pub plan_key: Option<String>,
+        pub timeout_ms: Option<u64>,
         pub ref_name: Option<String>,
         pub branch: Option<String>,
         pub commit_sha: Option<String>,

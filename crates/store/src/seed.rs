@@ -28,6 +28,7 @@ pub(crate) struct RunSeed {
     pub(crate) commit_sha: Option<String>,
     pub(crate) title: Option<String>,
     pub(crate) env: String,
+    pub(crate) timeout_ms: Option<u64>,
     pub(crate) rerun_of: Option<RunId>,
     pub(crate) jobs: Vec<JobSeed>,
 }
@@ -60,8 +61,8 @@ pub(crate) const NUMBER: &str = "insert into run_counter (source_id, workflow, l
 pub(crate) const INSERT_RUN: &str = "insert into run (id, org, source_id, event_id, workflow, \
     file, number, plan_key, ref_name, branch, commit_sha, title, env, rerun_of, revision, state, \
     n_waiting, n_running, n_success, n_failed, n_timed_out, n_cancelled, n_skipped, n_lost, \
-    n_tolerated, created_at) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-    1, $15, $16, 0, $17, 0, 0, 0, $18, 0, 0, $19)";
+    n_tolerated, created_at, timeout_ms) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
+    1, $15, $16, 0, $17, 0, 0, 0, $18, 0, 0, $19, $20)";
 pub(crate) const PUT_CLASS: &str =
     "insert into label_class (key) values ($1) on conflict (key) do nothing";
 pub(crate) const CLASS: &str = "select id from label_class where key = $1";
@@ -124,8 +125,13 @@ async fn insert_run(
         .bind(&run.branch).bind(&run.commit_sha).bind(&run.title).bind(&run.env)
         .bind(run.rerun_of.map(RunId::uuid)).bind(RunState::Pending.as_str())
         .bind(i64::from(counts.waiting)).bind(i64::from(counts.success))
-        .bind(i64::from(counts.skipped)).bind(now.0).execute(c).await.map(drop))
+        .bind(i64::from(counts.skipped)).bind(now.0).bind(run.timeout_ms.map(millis))
+        .execute(c).await.map(drop))
     .during("insert a run")
+}
+
+fn millis(millis: u64) -> i64 {
+    i64::try_from(millis).unwrap_or(i64::MAX)
 }
 
 async fn insert_jobs(

@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 use crate::{
     apply::{
         batch,
-        writer::{self, Writer},
+        writer::{self, Pending, Writer},
     },
     db::{Db, read},
     error::{During, StoreError},
@@ -163,7 +163,24 @@ impl Store {
     /// # Errors
     /// When the database does not answer; the fact may be submitted again.
     pub async fn submit(&self, fact: Fact) -> Result<Answer, StoreError> {
-        self.writers.submit(fact).await
+        self.enqueue(fact).await?.committed().await
+    }
+
+    /// Hands a fact to a writer and returns when it has its place in the queue, so that a sender can
+    /// keep the order of many without waiting for a commit each. Waits when the writer is far behind.
+    ///
+    /// # Errors
+    /// When the writer has stopped.
+    pub async fn enqueue(&self, fact: Fact) -> Result<Pending<Answer>, StoreError> {
+        self.writers.enqueue(fact).await
+    }
+
+    /// The same for a log chunk.
+    ///
+    /// # Errors
+    /// When the writer has stopped.
+    pub async fn enqueue_log(&self, chunk: LogAppend) -> Result<Pending<LogAnswer>, StoreError> {
+        self.writers.enqueue_log(chunk).await
     }
 
     /// The same for a log chunk: durable when this returns [`LogAnswer::Acked`].
@@ -171,7 +188,7 @@ impl Store {
     /// # Errors
     /// When the database or the segments do not answer; the chunk may be appended again.
     pub async fn append_log(&self, chunk: LogAppend) -> Result<LogAnswer, StoreError> {
-        self.writers.append(chunk).await
+        self.enqueue_log(chunk).await?.committed().await
     }
 
     pub(crate) fn announce(&self, change: Change) {

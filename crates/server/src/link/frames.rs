@@ -3,10 +3,10 @@
 //! Facts and log chunks are queued for the next group commit in the order in which they came, and
 //! answered when they are committed; so one link fills a commit instead of waiting for one each.
 
-use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc, task::Poll};
+use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
 
 use anyhow::{Context, bail};
-use futures_util::{StreamExt, poll, stream::FuturesUnordered};
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use shuntyard_core::apply::{Answer, Cancel, Fact, KeyHash};
 use shuntyard_protocol::{
     AgentId,
@@ -109,24 +109,11 @@ impl Frames {
         }
     }
 
-    /// The first poll hands it to the writer, so that what came first is committed first.
-    async fn queue(
-        &mut self,
-        future: impl Future<Output = Result<Reply, StoreError>> + Send + 'static,
-    ) -> anyhow::Result<()> {
-        let mut future: Pending = Box::pin(future);
-        match poll!(&mut future) {
-            Poll::Ready(reply) => self.answer(reply?).await,
-            Poll::Pending => {
-                self.pending.push(future);
-                Ok(())
-            }
-        }
-    }
-
     async fn fact(&mut self, about: About, fact: Fact) -> anyhow::Result<()> {
-        let store = self.app.store.clone();
-        self.queue(async move { Ok(Reply::Fact(about, store.submit(fact).await?)) }).await
+        let answer = self.app.store.enqueue(fact).await?;
+        self.pending
+            .push(Box::pin(async move { Ok(Reply::Fact(about, answer.committed().await?)) }));
+        Ok(())
     }
 
     async fn renew(&mut self, renewals: Vec<Renewal>) -> anyhow::Result<()> {
@@ -172,9 +159,10 @@ impl Frames {
                 rest.split_at_checked(len as usize).context("a log frame ends early")?;
             rest = behind;
             let chunk = LogAppend { id, key_hash, stream, from, marks, bytes: bytes.to_vec() };
-            let store = self.app.store.clone();
-            self.queue(async move { Ok(Reply::Log(id, stream, store.append_log(chunk).await?)) })
-                .await?;
+            let answer = self.app.store.enqueue_log(chunk).await?;
+            self.pending.push(Box::pin(async move {
+                Ok(Reply::Log(id, stream, answer.committed().await?))
+            }));
         }
         Ok(())
     }
@@ -230,6 +218,11 @@ impl Frames {
                 Answer::Superseded | Answer::Stale | Answer::Unknown,
             ) => {
                 self.freed(id);
+                self.send(&ToAgent::Superseded { id }, b"").await
+            }
+            (About::Fact(id, _), Answer::Failed { reason }) => {
+                // It would be sent for ever: the attempt ends instead, and is lost at its release.
+                tracing::error!(attempt = %id, reason, "a fact cannot be applied");
                 self.send(&ToAgent::Superseded { id }, b"").await
             }
             (about, answer) => bail!("{about:?} was answered {answer:?}"),

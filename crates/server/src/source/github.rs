@@ -58,7 +58,12 @@ struct Repository {
 }
 
 /// Reads a verified delivery. `event` is the `X-GitHub-Event` header.
-pub(crate) fn normalise(event: &str, body: &[u8], source: &str, forks: Forks) -> anyhow::Result<Meaning> {
+pub(crate) fn normalise(
+    event: &str,
+    body: &[u8],
+    source: &str,
+    forks: Forks,
+) -> anyhow::Result<Meaning> {
     match event {
         "push" => push(serde_json::from_slice(body).context("push payload")?),
         "pull_request" => {

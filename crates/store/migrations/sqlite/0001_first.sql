@@ -121,6 +121,8 @@ create table run (
     commit_sha text,
     title text,
     env text not null,
+    -- From its start; absent: as long as it takes.
+    timeout_ms bigint,
     rerun_of blob,
     -- Grows with every change of the run or its jobs.
     revision bigint not null,

@@ -23,6 +23,20 @@ const LOG_BYTES_QUEUED_MAX: usize = 64 * 1024 * 1024;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
+/// Something that waits in a writer's queue, in its place.
+#[derive(Debug)]
+pub struct Pending<T>(oneshot::Receiver<Result<T, StoreError>>);
+
+impl<T> Pending<T> {
+    /// What became of it, once the batch that it went into is committed.
+    ///
+    /// # Errors
+    /// When the database does not answer; it may be enqueued again.
+    pub async fn committed(self) -> Result<T, StoreError> {
+        self.0.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
 /// Something to commit, and whom to tell.
 pub(crate) enum Queued {
     Fact(Fact, Reply<Answer>),
@@ -44,7 +58,7 @@ impl Handles {
         (Self { queues: queues.into(), log_bytes }, receivers)
     }
 
-    pub(crate) async fn submit(&self, fact: Fact) -> Result<Answer, StoreError> {
+    pub(crate) async fn enqueue(&self, fact: Fact) -> Result<Pending<Answer>, StoreError> {
         let (reply, answer) = oneshot::channel();
         let queue = self.queue(match fact.subject() {
             Subject::Attempt(id) => id.job.uuid(),
@@ -52,12 +66,17 @@ impl Handles {
             Subject::Run(run) => run.uuid(),
         });
         queue.send(Queued::Fact(fact, reply)).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        Ok(Pending(answer))
     }
 
-    pub(crate) async fn append(&self, chunk: LogAppend) -> Result<LogAnswer, StoreError> {
+    pub(crate) async fn enqueue_log(
+        &self,
+        chunk: LogAppend,
+    ) -> Result<Pending<LogAnswer>, StoreError> {
         if let Some(reason) = chunk.fault() {
-            return Ok(LogAnswer::Failed { reason });
+            let (reply, answer) = oneshot::channel();
+            drop(reply.send(Ok(LogAnswer::Failed { reason })));
+            return Ok(Pending(answer));
         }
         let bytes = u32::try_from(chunk.bytes.len()).expect("a chunk is shorter than 4 GiB");
         let permit = self.log_bytes.clone().acquire_many_owned(bytes).await;
@@ -65,7 +84,7 @@ impl Handles {
         let (reply, answer) = oneshot::channel();
         let queue = self.queue(chunk.id.job.uuid());
         queue.send(Queued::Log(chunk, reply, permit)).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        Ok(Pending(answer))
     }
 
     fn queue(&self, id: Uuid) -> &mpsc::Sender<Queued> {

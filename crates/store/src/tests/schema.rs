@@ -73,6 +73,7 @@ const TEXTS: &[&str] = &[
     delivery::LIST,
     due::ATTEMPTS,
     due::QUEUE,
+    due::RUNS,
     due::NEXT,
     lease::ACQUIRE,
     lease::RENEW,

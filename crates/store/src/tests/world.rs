@@ -120,6 +120,7 @@ impl World {
 
     pub(crate) fn new_run(&self, workflow: &str, jobs: Vec<NewJob>) -> NewRun {
         NewRun {
+            timeout_ms: None,
             id: RunId::mint(self.now(), self.random()),
             workflow: workflow.to_owned(),
             file: format!(".shuntyard/workflows/{workflow}.ts"),
