@@ -55,6 +55,7 @@ conformance![
     attempts::a_try_that_failed_is_made_again_at_the_end_of_the_queue,
     attempts::a_cancelled_run_ends_when_its_attempts_have,
     attempts::what_is_overdue_is_found,
+    attempts::a_run_that_takes_too_long_is_found_until_it_is_cancelled,
     attempts::an_agent_gets_its_attempts_back,
     batches::many_submitters_share_commits,
     batches::a_crowd_of_writers_keeps_the_counters_true,

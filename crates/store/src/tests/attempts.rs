@@ -157,6 +157,26 @@ pub(super) async fn what_is_overdue_is_found(w: &World) {
     assert!(due(45_000, None).await.contains(&release));
 }
 
+pub(super) async fn a_run_that_takes_too_long_is_found_until_it_is_cancelled(w: &World) {
+    let mut limited = w.new_run("ci", vec![w.new_job("a", &[])]);
+    limited.timeout_ms = Some(60_000);
+    let run = limited.id;
+    w.store.create_runs(&w.event(None), vec![limited], None, 10_000, w.now()).await.unwrap();
+    let overdue = Overdue { renewed_before: Timestamp(0), queued_before: None };
+    let due = async || w.store.due(overdue, 100, w.now()).await.unwrap();
+    let wanted = Due::Run { run, timeout_ms: 60_000 };
+    w.pass(600_000);
+    assert!(!due().await.contains(&wanted), "waiting does not count");
+    w.start_all().await;
+    w.pass(59_000);
+    assert!(!due().await.contains(&wanted));
+    w.pass(1_000);
+    assert!(due().await.contains(&wanted));
+    let (reason, by) = ("timed out".to_owned(), "limit".to_owned());
+    w.apply(Fact::CancelRun { run, force: false, reason, by }).await;
+    assert!(!due().await.contains(&wanted));
+}
+
 pub(super) async fn an_agent_gets_its_attempts_back(w: &World) {
     w.run(&[("a", &[]), ("b", &[]), ("c", &[])]).await;
     let started = w.start_all().await;
