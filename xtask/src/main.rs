@@ -1,5 +1,6 @@
 //! Chores of the repository: `cargo xtask <chore>`.
 
+mod r#gen;
 mod test;
 mod tidy;
 
@@ -22,6 +23,8 @@ enum Chore {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Write the reference pages of `docs/` from the code.
+    Gen,
     /// Check the house rules that no compiler checks.
     Tidy,
 }
@@ -29,6 +32,7 @@ enum Chore {
 fn main() -> ExitCode {
     let result = match Args::parse().chore {
         Chore::Test { dry_run } => test::run(dry_run),
+        Chore::Gen => r#gen::run(),
         Chore::Tidy => tidy::run(),
     };
     match result {

@@ -76,6 +76,17 @@ pub(crate) enum Command {
     Admin(Admin),
     /// Keep the address and token of a server for later commands.
     Login(Login),
+    /// Print a reference page of the documentation.
+    #[command(hide = true)]
+    Reference { page: Page },
+}
+
+/// A page that is made from the code.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Page {
+    Cli,
+    Config,
+    Openapi,
 }
 
 #[derive(clap::Args)]

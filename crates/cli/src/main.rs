@@ -5,6 +5,7 @@ mod client;
 mod commands;
 mod exit;
 mod paths;
+mod reference;
 mod show;
 
 use std::{env, ffi::OsString, process::ExitCode};
@@ -50,5 +51,6 @@ async fn run(args: Args) -> exit::Result {
         Command::Queue(args) => commands::queue::run(args).await,
         Command::Admin(args) => commands::admin::run(args).await,
         Command::Login(args) => commands::login::run(args).await,
+        Command::Reference { page } => reference::print(page),
     }
 }

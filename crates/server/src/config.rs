@@ -10,6 +10,10 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use shuntyard_core::timers::Timers;
 use toml::{Table, Value};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{RefOr, Schema},
+};
 
 /// Variables with our prefix that are no configuration keys.
 const OTHER_VARIABLES: [&str; 6] =
@@ -19,18 +23,22 @@ const OTHER_VARIABLES: [&str; 6] =
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:8484";
 
 /// The settings of one coordinator process.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where everything local is kept: the `SQLite` file, log segments, mirrors, the master key.
+    #[schema(value_type = String)]
     pub data_dir: PathBuf,
     /// Address of the API. Beyond loopback it needs `tls` or `behind_proxy`.
+    #[schema(value_type = String)]
     pub listen: SocketAddr,
     /// How people and forges reach this server; used in every link.
     pub public_url: Option<String>,
     /// Networks of the reverse proxies whose `X-Forwarded-For` is believed.
+    #[schema(value_type = Vec<String>)]
     pub behind_proxy: Vec<IpNet>,
     /// File with the master key (64 hexadecimal digits). Default: `master.key` in `data_dir`.
+    #[schema(value_type = Option<String>)]
     pub master_key_file: Option<PathBuf>,
     pub database: Database,
     pub tls: Option<Tls>,
@@ -43,25 +51,28 @@ pub struct Config {
     pub watch_period: Duration,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Database {
     /// `postgres://…`. Absent: an embedded `SQLite` file in `data_dir`.
     pub url: Option<String>,
     /// File that holds the URL, to keep a password out of this file.
+    #[schema(value_type = Option<String>)]
     pub url_file: Option<PathBuf>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
     /// PEM file with the certificate chain.
+    #[schema(value_type = String)]
     pub cert: PathBuf,
     /// PEM file with the private key.
+    #[schema(value_type = String)]
     pub key: PathBuf,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Webhook {
     /// Longest body, in bytes. Above: 413.
@@ -77,7 +88,7 @@ impl Default for Webhook {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sandbox {
     /// Evaluate workflow files of untrusted sources although a wall of the sandbox is missing.
@@ -154,6 +165,43 @@ impl Config {
     pub fn base_url(&self, bound: SocketAddr) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         self.public_url.clone().unwrap_or_else(|| format!("{scheme}://{bound}"))
+    }
+}
+
+/// The page `docs/config.md`: every key with what its comment here says and its default.
+pub fn reference() -> String {
+    let mut text = "# Configuration\n\nMade from the code by `cargo xtask gen`. One TOML file (`shunt serve \
+        --config FILE`); the environment goes over it\n(`SHUNT_LISTEN`, `SHUNT_DATABASE__URL`), and flags \
+        go over both. An unknown key is an error.\n"
+        .to_owned();
+    let defaults = toml::Value::try_from(Config::default()).expect("defaults are TOML");
+    section(&mut text, "", Config::schema(), Some(&defaults));
+    for (name, schema) in [
+        ("database", Database::schema()),
+        ("tls", Tls::schema()),
+        ("webhook", Webhook::schema()),
+        ("sandbox", Sandbox::schema()),
+    ] {
+        section(&mut text, name, schema, defaults.get(name));
+    }
+    text
+}
+
+fn section(text: &mut String, name: &str, schema: RefOr<Schema>, defaults: Option<&Value>) {
+    let RefOr::T(Schema::Object(object)) = schema else { return };
+    let heading = if name.is_empty() { "Top level".to_owned() } else { format!("[{name}]") };
+    text.push_str(&format!("\n## {heading}\n\n| key | default | meaning |\n|---|---|---|\n"));
+    for (key, property) in &object.properties {
+        let meaning = match property {
+            RefOr::T(Schema::Object(property)) => property.description.clone(),
+            RefOr::T(Schema::Array(property)) => property.description.clone(),
+            // A section of its own.
+            RefOr::T(_) | RefOr::Ref(_) => continue,
+        };
+        let meaning = meaning.unwrap_or_default().replace('\n', " ");
+        let default =
+            defaults.and_then(|d| d.get(key)).map(ToString::to_string).unwrap_or_default();
+        text.push_str(&format!("| `{key}` | `{default}` | {meaning} |\n").replace("| `` |", "| |"));
     }
 }
 

@@ -6,6 +6,7 @@ pub mod error;
 pub mod hooks;
 pub mod logs;
 pub mod runs;
+pub mod signin;
 pub mod sources;
 pub mod system;
 pub mod tokens;
@@ -96,6 +97,8 @@ pub fn router(app: Shared) -> Router {
         .merge(api)
         .route("/api/v1/openapi.json", get(system::openapi))
         .route("/api/v1/agent/link", any(crate::link::upgrade))
+        .route("/", get(signin::front))
+        .route("/signin", get(signin::sign_in))
         .route("/healthz", get(system::health))
         .route("/readyz", get(system::ready))
         .route("/metrics", get(system::metrics))

@@ -23,4 +23,6 @@ pub mod tasks;
 mod waiting;
 mod watch;
 
-pub use start::{ADMIN_TOKEN_FILE, Running, StartOptions, Started, local_admin_token, start};
+pub use start::{
+    ADMIN_TOKEN_FILE, Running, StartOptions, Started, local_admin_token, sign_in_link, start,
+};

@@ -278,6 +278,11 @@ async fn first_admin_token(app: &App) -> anyhow::Result<Option<String>> {
     Ok(Some(secret))
 }
 
+/// A link that signs one browser in, once, within 15 minutes.
+pub async fn sign_in_link(app: &App) -> anyhow::Result<String> {
+    http::signin::link(app).await
+}
+
 /// Makes an admin token for whoever may read this machine's data folder.
 pub async fn local_admin_token(app: &App, name: &str) -> anyhow::Result<String> {
     let new = NewToken {

@@ -24,6 +24,8 @@ pub(crate) async fn run(args: Serve) -> Result {
     if server.first_admin_token {
         let file = server.data().join(ADMIN_TOKEN_FILE);
         anstream::println!("first start: the admin token is in {}", file.display());
+        let link = server.sign_in_link().await?;
+        anstream::println!("sign in once within 15 minutes: {link}");
     }
     let interrupt = tokio::select! {
         interrupt = interrupted() => interrupt?,

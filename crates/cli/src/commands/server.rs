@@ -97,6 +97,11 @@ impl Server {
         &self.endpoint.data
     }
 
+    /// A link that signs one browser in, once.
+    pub(super) async fn sign_in_link(&self) -> Result<String> {
+        Ok(shuntyard_server::sign_in_link(&self.running.app).await?)
+    }
+
     /// What people should open.
     pub(super) fn url(&self) -> &str {
         &self.running.app.url

@@ -8,7 +8,10 @@ use axum::{
 };
 use shuntyard_store::Token;
 
-use super::error::{ApiError, ApiResult, forbidden, unauthorized};
+use super::{
+    error::{ApiError, ApiResult, forbidden, unauthorized},
+    signin,
+};
 use crate::{app::App, secrets::sha256};
 
 /// The org of tokens that are good for every org.
@@ -99,15 +102,15 @@ at_least!(Viewer, Operator, Admin);
 impl OptionalFromRequestParts<Arc<App>> for Viewer {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> ApiResult<Option<Self>> {
-        if !parts.headers.contains_key(header::AUTHORIZATION) {
-            return Ok(None);
-        }
-        Ok(Some(Self(caller(parts, app).await?)))
+        // A session that has expired is no session.
+        Ok(caller(parts, app).await.ok().map(Self))
     }
 }
 
 async fn caller(parts: &Parts, app: &App) -> ApiResult<Caller> {
-    let secret = bearer(parts).ok_or_else(|| {
+    // A browser's session may read; it sends its cookie also when another site asks it to.
+    let session = || parts.method.is_safe().then(|| signin::session(&parts.headers)).flatten();
+    let secret = bearer(parts).or_else(session).ok_or_else(|| {
         unauthorized(
             "send a token: Authorization: Bearer shunt_…; `shunt admin token create` makes one",
         )
