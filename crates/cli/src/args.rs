@@ -122,7 +122,7 @@ pub(crate) struct Serve {
     /// Where to listen; port 0 picks one. Default: 127.0.0.1:8484.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
-    /// File with the address of the PostgreSQL database. Default: an embedded SQLite file.
+    /// File with the address of the PostgreSQL database. Default: an embedded file.
     #[arg(long, value_name = "FILE")]
     pub(crate) database_url_file: Option<PathBuf>,
     /// How people and forges reach this server.

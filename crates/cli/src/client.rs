@@ -145,10 +145,10 @@ impl Client {
             Ok(problem) => format!("{} (request {})", problem.detail, problem.request_id),
             Err(_) => format!("the server answered {status}"),
         };
-        match status.is_client_error() {
-            true => Err(Failure::Usage(message)),
-            false => Err(Failure::Error(anyhow::anyhow!(message))),
+        if status.is_client_error() {
+            return Err(Failure::Usage(message));
         }
+        Err(Failure::Error(anyhow::anyhow!(message)))
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(
@@ -188,19 +188,9 @@ impl Client {
         let state = (Box::pin(response.bytes_stream()), Vec::new());
         Ok(stream::try_unfold(state, |(mut bytes, mut buffer): (_, Vec<u8>)| async move {
             loop {
-                if let Some(end) = buffer.windows(2).position(|pair| pair == b"\n\n") {
-                    let rest = buffer.split_off(end + 2);
-                    let event = parse(&String::from_utf8_lossy(&buffer));
-                    buffer = rest;
-                    match event {
-                        Some(event) => return Ok(Some((event, (bytes, buffer)))),
-                        None => continue,
-                    }
+                if let Some(event) = take(&mut buffer)? {
+                    return Ok(Some((event, (bytes, buffer))));
                 }
-                anyhow::ensure!(
-                    buffer.len() <= EVENT_BYTES_MAX,
-                    "an event of the server is too long"
-                );
                 match bytes.next().await {
                     Some(chunk) => buffer.extend_from_slice(&chunk.context("read live events")?),
                     None => return Ok(None),
@@ -208,6 +198,19 @@ impl Client {
             }
         }))
     }
+}
+
+/// Takes the first whole event out of what came so far.
+fn take(buffer: &mut Vec<u8>) -> anyhow::Result<Option<LiveEvent>> {
+    while let Some(end) = buffer.windows(2).position(|pair| pair == b"\n\n") {
+        let rest = buffer.split_off(end + 2);
+        let block = std::mem::replace(buffer, rest);
+        if let Some(event) = parse(&String::from_utf8_lossy(&block)) {
+            return Ok(Some(event));
+        }
+    }
+    anyhow::ensure!(buffer.len() <= EVENT_BYTES_MAX, "an event of the server is too long");
+    Ok(None)
 }
 
 /// One block of a server-sent event stream; a comment yields nothing.
@@ -227,16 +230,48 @@ fn parse(block: &str) -> Option<LiveEvent> {
 pub(crate) fn read_secret(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let read = if path == Path::new("-") {
-        std::io::stdin().take(SECRET_BYTES_MAX).read_to_string(&mut text)
+        std::io::stdin().take(SECRET_BYTES_MAX + 1).read_to_string(&mut text)
     } else {
         std::fs::File::open(path)
-            .and_then(|file| file.take(SECRET_BYTES_MAX).read_to_string(&mut text))
+            .and_then(|file| file.take(SECRET_BYTES_MAX + 1).read_to_string(&mut text))
     };
-    read.with_context(|| format!("read {}", path.display()))?;
+    let bytes = read.with_context(|| format!("read {}", path.display()))?;
+    anyhow::ensure!(
+        bytes as u64 <= SECRET_BYTES_MAX,
+        "{} is longer than {SECRET_BYTES_MAX} bytes: is it the right file?",
+        path.display()
+    );
     Ok(text.trim().to_owned())
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one secret that may come from the environment")]
 fn environment_token() -> Option<String> {
     std::env::var("SHUNT_TOKEN").ok().filter(|token| !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_of_secret_bytes_max_is_read_and_a_longer_one_is_not_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let longest = usize::try_from(SECRET_BYTES_MAX).unwrap();
+        std::fs::write(&file, "x".repeat(longest)).unwrap();
+        assert_eq!(read_secret(&file).unwrap().len(), longest);
+        std::fs::write(&file, "x".repeat(longest + 1)).unwrap();
+        assert!(read_secret(&file).unwrap_err().to_string().contains("right file"));
+    }
+
+    #[test]
+    fn events_are_taken_one_by_one_and_comments_are_skipped() {
+        let mut buffer = b": hello\n\nevent: run\ndata: {\"a\":\ndata: 1}\n\nevent: e".to_vec();
+        let event = take(&mut buffer).unwrap().unwrap();
+        assert_eq!((event.name.as_str(), event.data.as_str()), ("run", "{\"a\":1}"));
+        assert!(take(&mut buffer).unwrap().is_none());
+        assert_eq!(buffer, b"event: e");
+        assert!(take(&mut vec![b'x'; EVENT_BYTES_MAX]).unwrap().is_none());
+        assert!(take(&mut vec![b'x'; EVENT_BYTES_MAX + 1]).is_err());
+    }
 }

@@ -30,7 +30,7 @@ pub const RUN_MEMORY_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// How long killed commands may take to be gone.
 const KILL_WAIT: Duration = Duration::from_secs(2);
 /// Ended commands and due timers that wait for the script.
-const EVENTS_MAX: usize = 256;
+const EVENTS_CAPACITY: usize = 256;
 
 /// Entry of the runner: frames of [`shuntyard_protocol::runner`] on stdin and stdout.
 pub fn runner_child_main() -> ExitCode {
@@ -51,7 +51,7 @@ fn crash(what: &str, error: &dyn std::error::Error) -> ExitCode {
 }
 
 async fn run(mut link: Link) -> ExitCode {
-    let (events, mut due) = mpsc::channel(EVENTS_MAX);
+    let (events, mut due) = mpsc::channel(EVENTS_CAPACITY);
     let host = Host::new(link.output(), events);
     let job = match link.frames.recv().await {
         Some((ToRunner::Load { file, workflow, job, context, needs }, payload)) => {

@@ -12,7 +12,7 @@ use crate::{
     env::Env,
     git::Git,
     http::hooks::Unverified,
-    link::Agents,
+    link::{Agents, Handshakes},
     metrics::Metrics,
     planner::PlanCache,
     secrets::MasterKey,
@@ -39,6 +39,7 @@ pub struct App {
     pub classes: Classes,
     pub pokes: Pokes,
     pub unverified: Unverified,
+    pub(crate) handshakes: Handshakes,
     pub metrics: Metrics,
 }
 

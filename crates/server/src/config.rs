@@ -174,7 +174,7 @@ pub fn reference() -> String {
         --config FILE`); the environment goes over it\n(`SHUNT_LISTEN`, `SHUNT_DATABASE__URL`), and flags \
         go over both. An unknown key is an error.\n"
         .to_owned();
-    let defaults = toml::Value::try_from(Config::default()).expect("defaults are TOML");
+    let defaults = Value::try_from(Config::default()).expect("defaults are TOML");
     section(&mut text, "", Config::schema(), Some(&defaults));
     for (name, schema) in [
         ("database", Database::schema()),
@@ -190,7 +190,9 @@ pub fn reference() -> String {
 fn section(text: &mut String, name: &str, schema: RefOr<Schema>, defaults: Option<&Value>) {
     let RefOr::T(Schema::Object(object)) = schema else { return };
     let heading = if name.is_empty() { "Top level".to_owned() } else { format!("[{name}]") };
-    text.push_str(&format!("\n## {heading}\n\n| key | default | meaning |\n|---|---|---|\n"));
+    text.push_str("\n## ");
+    text.push_str(&heading);
+    text.push_str("\n\n| key | default | meaning |\n|---|---|---|\n");
     for (key, property) in &object.properties {
         let meaning = match property {
             RefOr::T(Schema::Object(property)) => property.description.clone(),
@@ -201,7 +203,8 @@ fn section(text: &mut String, name: &str, schema: RefOr<Schema>, defaults: Optio
         let meaning = meaning.unwrap_or_default().replace('\n', " ");
         let default =
             defaults.and_then(|d| d.get(key)).map(ToString::to_string).unwrap_or_default();
-        text.push_str(&format!("| `{key}` | `{default}` | {meaning} |\n").replace("| `` |", "| |"));
+        let row = format!("| `{key}` | `{default}` | {meaning} |\n").replace("| `` |", "| |");
+        text.push_str(&row);
     }
 }
 

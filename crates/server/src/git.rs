@@ -148,12 +148,7 @@ impl Git {
             ["diff", "--name-only", "-z", "--no-renames", before, commit],
         )
         .await?;
-        let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
-        let files: Vec<_> = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-        if files.len() > CHANGED_FILES_MAX {
-            return Ok(Changed::Unknown(format!("more than {CHANGED_FILES_MAX} files changed")));
-        }
-        Ok(Changed::Files(files))
+        Ok(changed_files(&names))
     }
 
     /// The commit that two lines of history have in common, if any.
@@ -275,6 +270,16 @@ pub fn check_url(url: &str) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// The names in the NUL-separated output of `git diff`.
+fn changed_files(names: &[u8]) -> Changed {
+    let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
+    let files: Vec<_> = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+    if files.len() > CHANGED_FILES_MAX {
+        return Changed::Unknown(format!("more than {CHANGED_FILES_MAX} files changed"));
+    }
+    Changed::Files(files)
 }
 
 fn blobs(listing: &[u8]) -> BTreeMap<String, String> {

@@ -43,7 +43,7 @@ const TRIES_MAX: u32 = 5;
 /// Waiting time after try n is this · 4ⁿ⁻¹.
 const RETRY_BASE: Duration = Duration::from_secs(2);
 /// Jobs that may wait in an org's queue.
-const QUEUE_MAX: u32 = 100_000;
+const QUEUE_DEPTH: u32 = 100_000;
 
 /// What a delivery came to.
 enum Done {
@@ -132,7 +132,7 @@ async fn handle(app: &App, delivery: &Delivery) -> anyhow::Result<Done> {
     let event = new_event(app, &source, delivery, &event);
     let now = app.env.now();
     let of = Some((delivery.id, outcome.as_str()));
-    app.store.create_runs(&event, runs, of, QUEUE_MAX, now).await?;
+    app.store.create_runs(&event, runs, of, QUEUE_DEPTH, now).await?;
     Ok(Done::Created)
 }
 

@@ -5,6 +5,7 @@
 
 mod frames;
 mod handshake;
+pub(crate) mod meaning;
 mod session;
 
 use std::{
@@ -20,10 +21,10 @@ use shuntyard_protocol::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use session::upgrade;
+pub(crate) use session::{Handshakes, upgrade};
 
 /// Frames that may wait for one agent.
-const OUTGOING_MAX: usize = 1024;
+const OUTGOING_CAPACITY: usize = 1024;
 
 /// All sessions of this process.
 #[derive(Default)]

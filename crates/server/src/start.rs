@@ -19,7 +19,7 @@ use crate::{
     hints, http,
     http::{auth::EVERY_ORG, hooks::Unverified},
     inbox,
-    link::Agents,
+    link::{Agents, Handshakes},
     metrics::Metrics,
     planner::PlanCache,
     secrets::{MasterKey, write_private},
@@ -115,6 +115,7 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
         classes: Classes::default(),
         pokes: Pokes::default(),
         unverified: Unverified::default(),
+        handshakes: Handshakes::default(),
         metrics: Metrics::default(),
         config,
     });

@@ -15,10 +15,10 @@ pub(crate) async fn queue(
     limit: u32,
 ) -> anyhow::Result<Vec<QueueItem>> {
     let queued = app.store.queue(org, limit, app.env.now()).await?;
-    Ok(queued.into_iter().map(|job| item(app, job)).collect())
+    Ok(queued.iter().map(|job| item(app, job)).collect())
 }
 
-fn item(app: &App, job: QueuedJob) -> QueueItem {
+fn item(app: &App, job: &QueuedJob) -> QueueItem {
     let agents = app.agents.labels(&job.org);
     QueueItem {
         waiting: reason(&job.runs_on, &job.org, &agents),

@@ -48,7 +48,7 @@ pub use error::StoreError;
 pub use lease::{Instance, Lease};
 pub use log::{
     CHUNK_BYTES_MAX, CHUNK_MARKS_MAX, INLINE_BYTES_MAX, LogAnswer, LogAppend, LogSlice, LogStream,
-    read::SLICE_BYTES_MAX,
+    read::SLICE_BYTES,
 };
 pub use outbox::Outgoing;
 pub use page::{Cursor, PAGE_MAX, Page, ParseCursorError};

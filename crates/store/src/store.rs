@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Hints that a slow listener may fall behind before it loses some; then it must look for itself.
-const CHANGES_MAX: usize = 1024;
+const CHANGES_CAPACITY: usize = 1024;
 
 /// Which database.
 #[derive(Clone, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Store {
             segments,
             instance: options.instance,
             clock: options.clock,
-            changes: broadcast::Sender::new(CHANGES_MAX),
+            changes: broadcast::Sender::new(CHANGES_CAPACITY),
         };
         let inner = Arc::new(inner);
         let tasks = queues.into_iter().map(|queue| Writer::new(inner.clone(), queue)).collect();

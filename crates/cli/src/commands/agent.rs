@@ -8,7 +8,7 @@ use super::server::{Interrupt, host_name, interrupted};
 use crate::{args::Agent, client::read_secret, exit::Result};
 
 /// Status messages that wait to be printed.
-const STATUS_MAX: usize = 64;
+const STATUS_CAPACITY: usize = 64;
 
 pub(crate) async fn run(args: Agent) -> Result {
     let token = args.enrol_token_file.as_deref().map(read_secret).transpose()?;
@@ -26,7 +26,7 @@ pub(crate) async fn run(args: Agent) -> Result {
         ..AgentConfig::new(data, args.coordinator, launcher)
     };
     let (control, receiver) = watch::channel(Control::Run);
-    let (events, mut statuses) = mpsc::channel(STATUS_MAX);
+    let (events, mut statuses) = mpsc::channel(STATUS_CAPACITY);
     let agent = shuntyard_agent::run(config, receiver, Some(events));
     tokio::pin!(agent);
     loop {
@@ -35,14 +35,16 @@ pub(crate) async fn run(args: Agent) -> Result {
             status = statuses.recv() => if let Some(status) = status { say(&status) },
             // SIGTERM leaves the supervisors running for the next start; Ctrl-C waits for them.
             signal = interrupted() => match signal? {
-                Interrupt::Terminate => drop(control.send_replace(Control::Stop)),
+                Interrupt::Terminate => {
+                    control.send_replace(Control::Stop);
+                }
                 Interrupt::Keyboard => {
                     let again = matches!(*control.borrow(), Control::Drain);
                     let next = if again { Control::Stop } else { Control::Drain };
                     if !again {
                         anstream::eprintln!("draining; Ctrl-C again leaves what runs to the next start");
                     }
-                    drop(control.send_replace(next));
+                    control.send_replace(next);
                 }
             },
         }

@@ -194,7 +194,7 @@ impl Session {
             say_outcome(&delivery, screen);
             return Err(plan_error());
         }
-        Ok(runs_of(&self.client, &delivery, &self.name).await?)
+        runs_of(&self.client, &delivery, &self.name).await
     }
 }
 
@@ -229,7 +229,7 @@ pub(super) fn say_outcome(delivery: &Delivery, screen: &Screen) {
             "{}nothing to run:{} no trigger matches\n{}",
             style::WARNING,
             anstyle::Reset,
-            outcome.lines().map(|line| format!("  {line}\n")).collect::<String>().trim_end()
+            outcome.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
         )),
         _ => {}
     }

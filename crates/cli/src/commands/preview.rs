@@ -38,10 +38,11 @@ pub(crate) async fn run(args: Preview) -> Result {
     if args.json {
         anstream::println!("{}", json!({ "items": rows }));
     }
-    check(&args.expect, &matched, plan.workflows.iter().map(|w| w.name.as_str()).collect())
+    let known: Vec<_> = plan.workflows.iter().map(|workflow| workflow.name.as_str()).collect();
+    check(&args.expect, &matched, &known)
 }
 
-fn check(expect: &[String], matched: &[&str], known: Vec<&str>) -> Result {
+fn check(expect: &[String], matched: &[&str], known: &[&str]) -> Result {
     let mut held = true;
     for name in expect {
         let (wanted, plain) = match name.strip_prefix('!') {

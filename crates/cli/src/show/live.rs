@@ -21,11 +21,11 @@ use tokio::sync::mpsc;
 use crate::{client::Client, exit::Result, show};
 
 /// Updates that wait to be shown; then the server waits.
-const UPDATES_MAX: usize = 64;
+const UPDATES_CAPACITY: usize = 64;
 /// Longest line that is put together for display, in bytes.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// Lines of a failed step that the summary repeats.
-const TAIL_LINES_MAX: usize = 50;
+const TAIL_LINES: usize = 50;
 
 /// Something new about a run.
 pub(crate) enum Update {
@@ -38,7 +38,7 @@ pub(crate) struct Lines {
     pub(crate) job: JobId,
     /// 0 is set-up, `i + 1` step `i`.
     pub(crate) stream: u32,
-    pub(crate) lines: Vec<String>,
+    pub(crate) texts: Vec<String>,
 }
 
 /// How runs are shown.
@@ -65,7 +65,7 @@ impl Style {
 
 /// Follows one run until its end. Returns its last state.
 pub(crate) async fn follow(client: &Client, run: &str, screen: &mut Screen) -> Result<RunDetail> {
-    let (sender, mut updates) = mpsc::channel(UPDATES_MAX);
+    let (sender, mut updates) = mpsc::channel(UPDATES_CAPACITY);
     let reading = read(client.clone(), run.to_owned(), sender);
     tokio::pin!(reading);
     let mut last = None;
@@ -119,15 +119,15 @@ async fn read(client: Client, run: String, updates: mpsc::Sender<Update>) -> Res
                     *known = chunk.from + bytes.len() as u64;
                     let lines = whole_lines(partial.entry(key).or_default(), fresh);
                     if !lines.is_empty() {
-                        let lines = Lines { job: chunk.job, stream: chunk.stream, lines };
+                        let lines = Lines { job: chunk.job, stream: chunk.stream, texts: lines };
                         drop(updates.send(Update::Lines(lines)).await);
                     }
                 }
                 "end" => {
                     for ((job, _, stream), rest) in partial {
                         if !rest.is_empty() {
-                            let lines = vec![String::from_utf8_lossy(&rest).into_owned()];
-                            drop(updates.send(Update::Lines(Lines { job, stream, lines })).await);
+                            let texts = vec![String::from_utf8_lossy(&rest).into_owned()];
+                            drop(updates.send(Update::Lines(Lines { job, stream, texts })).await);
                         }
                     }
                     return Ok(());
@@ -186,10 +186,6 @@ impl Screen {
         }
     }
 
-    pub(crate) fn style(&self) -> Style {
-        self.style
-    }
-
     /// A message beside the runs.
     pub(crate) fn say(&self, message: &str) {
         match self.style {
@@ -209,8 +205,8 @@ impl Screen {
     pub(crate) fn update(&mut self, update: &Update) {
         if let Update::Lines(lines) = update {
             let tail = self.tails.entry((lines.job, lines.stream)).or_default();
-            tail.extend(lines.lines.iter().cloned());
-            while tail.len() > TAIL_LINES_MAX {
+            tail.extend(lines.texts.iter().cloned());
+            while tail.len() > TAIL_LINES {
                 tail.pop_front();
             }
         }
@@ -221,8 +217,8 @@ impl Screen {
                 self.event(&json!({ "type": "run", "run": detail.run, "jobs": detail.jobs }));
             }
             (Style::Json, Update::Lines(lines)) => {
-                let Lines { job, stream, lines } = lines;
-                self.event(&json!({ "type": "log", "job": job, "stream": stream, "lines": lines }));
+                let Lines { job, stream, texts } = lines;
+                self.event(&json!({ "type": "log", "job": job, "stream": stream, "lines": texts }));
             }
         }
     }

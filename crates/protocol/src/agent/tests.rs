@@ -119,7 +119,11 @@ fn spec() -> Spec {
         steps: vec![
             Step {
                 name: "sh".into(),
-                action: Action::Shell { command: "true".into(), shell: None, cwd: Some("a".into()) },
+                action: Action::Shell {
+                    command: "true".into(),
+                    shell: None,
+                    cwd: Some("a".into()),
+                },
                 parallel: Some(0),
                 ..Step::default()
             },
@@ -204,5 +208,7 @@ fn both_ends_speak_the_highest_version_that_both_know() {
 
 #[test]
 fn a_key_does_not_show_itself() {
-    assert!(!format!("{:?}", FromAgent::Log { id: id(), key: key(), chunks: vec![] }).contains("abab"));
+    assert!(
+        !format!("{:?}", FromAgent::Log { id: id(), key: key(), chunks: vec![] }).contains("abab")
+    );
 }

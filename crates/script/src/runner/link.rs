@@ -25,9 +25,9 @@ use tokio::sync::mpsc;
 use crate::{clock, engine::Interrupt};
 
 /// Frames that wait to be handled.
-const FRAMES_MAX: usize = 16;
+const FRAMES_CAPACITY: usize = 16;
 /// Frames that wait to be written; with the longest output frame this is 4 MiB.
-const WRITES_MAX: usize = 64;
+const WRITES_CAPACITY: usize = 64;
 /// How long a script may go on without yielding once a stop has arrived.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -54,8 +54,8 @@ impl Link {
         for file in [&input, &output] {
             rustix::io::fcntl_setfd(file, rustix::io::FdFlags::CLOEXEC)?;
         }
-        let (sender, frames) = mpsc::channel(FRAMES_MAX);
-        let (writes, queue) = sync_channel(WRITES_MAX);
+        let (sender, frames) = mpsc::channel(FRAMES_CAPACITY);
+        let (writes, queue) = sync_channel(WRITES_CAPACITY);
         let stop_at = StopAt::default();
         let seen = stop_at.clone();
         thread::Builder::new()

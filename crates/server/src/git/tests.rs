@@ -118,3 +118,10 @@ fn commits_and_urls_are_checked_before_git_sees_them() {
         assert!(check_url(url).is_err(), "{url}");
     }
 }
+
+#[test]
+fn more_than_changed_files_max_are_not_known() {
+    let names = |count: usize| "f\0".repeat(count).into_bytes();
+    assert!(matches!(changed_files(&names(CHANGED_FILES_MAX)), Changed::Files(_)));
+    assert!(matches!(changed_files(&names(CHANGED_FILES_MAX + 1)), Changed::Unknown(_)));
+}

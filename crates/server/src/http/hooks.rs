@@ -225,3 +225,28 @@ fn delivery(
         body,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_longer_than_header_bytes_max_is_no_header() {
+        let header = |length: usize| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-github-delivery", "d".repeat(length).parse().unwrap());
+            text(&headers, "x-github-delivery").map(str::len)
+        };
+        assert_eq!(header(HEADER_BYTES_MAX), Some(HEADER_BYTES_MAX));
+        assert_eq!(header(HEADER_BYTES_MAX + 1), None);
+    }
+
+    #[test]
+    fn a_body_above_memory_bytes_max_waits_on_disk() {
+        let mut spool = SpooledTempFile::new(MEMORY_BYTES_MAX);
+        spool.write_all(&vec![0; MEMORY_BYTES_MAX]).unwrap();
+        assert!(!spool.is_rolled());
+        spool.write_all(&[0]).unwrap();
+        assert!(spool.is_rolled());
+    }
+}

@@ -35,13 +35,13 @@ use super::{
 use crate::app::App;
 
 /// Most bytes of a log that one answer or event carries.
-const SLICE_BYTES_MAX: u32 = 256 * 1024;
+const SLICE_BYTES: u32 = 256 * 1024;
 /// Safety net of a live view: it looks for itself at least this often.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
 /// Events that wait for a slow reader.
-const EVENTS_MAX: usize = 16;
+const EVENTS_CAPACITY: usize = 16;
 /// A log that is still incomplete this long after its run ended is not waited for.
-const LATE_MAX: Duration = Duration::from_secs(30);
+const LATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize, utoipa::IntoParams)]
 pub struct LogQuery {
@@ -67,11 +67,11 @@ pub async fn as_lines(
     let stream =
         query.stream.ok_or_else(|| bad_request("say which stream: 0, or a step's index + 1"))?;
     let from = query.from.unwrap_or(0);
-    let slice = app.store.log_read(attempt, stream, from, SLICE_BYTES_MAX).await?;
+    let slice = app.store.log_read(attempt, stream, from, SLICE_BYTES).await?;
     // A line that is still being written, or cut by the limit, comes with the next answer.
     let whole = slice.bytes.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1);
     let at_end = slice.complete && slice.from + slice.bytes.len() as u64 == slice.to;
-    let long_line = whole == 0 && slice.bytes.len() == SLICE_BYTES_MAX as usize;
+    let long_line = whole == 0 && slice.bytes.len() == SLICE_BYTES as usize;
     let len = if at_end || long_line { slice.bytes.len() } else { whole };
     let next = slice.from + len as u64;
     Ok(Json(LogLines {
@@ -101,7 +101,7 @@ pub async fn raw(
     let cursor = (app, wanted, query.from.unwrap_or(0));
     let body = stream::try_unfold(cursor, move |(app, mut wanted, from)| async move {
         let Some(&stream) = wanted.last() else { return Ok::<_, StoreError>(None) };
-        let slice = app.store.log_read(attempt, stream, from, SLICE_BYTES_MAX).await?;
+        let slice = app.store.log_read(attempt, stream, from, SLICE_BYTES).await?;
         let mut next = from + slice.bytes.len() as u64;
         if slice.bytes.is_empty() {
             wanted.pop();
@@ -138,7 +138,7 @@ pub async fn events(
     Query(query): Query<EventsQuery>,
 ) -> ApiResult<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
     let run = runs::find(&app, &caller, &id).await?.id;
-    let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+    let (sender, receiver) = mpsc::channel(EVENTS_CAPACITY);
     let changes = app.store.changes();
     let live = Live {
         app: Arc::clone(&app),
@@ -214,7 +214,7 @@ impl Live {
             }
         }
         let now = self.app.env.now();
-        let late = ended_at.is_some_and(|at| now.since(at) > LATE_MAX);
+        let late = ended_at.is_some_and(|at| now.since(at) > LATE_TIMEOUT);
         Ok(ended && (complete || late))
     }
 
@@ -230,8 +230,7 @@ impl Live {
             for stream in streams {
                 let mut from = *self.offsets.entry((id, stream.stream)).or_default();
                 while from < stream.to {
-                    let slice =
-                        app.store.log_read(id, stream.stream, from, SLICE_BYTES_MAX).await?;
+                    let slice = app.store.log_read(id, stream.stream, from, SLICE_BYTES).await?;
                     if slice.bytes.is_empty() {
                         break;
                     }

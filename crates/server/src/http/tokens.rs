@@ -84,10 +84,8 @@ pub async fn make(app: &App, new: &NewToken, org: &str, by: &str) -> ApiResult<C
     {
         return Err(bad_request("the name must be 1 to 100 characters"));
     }
-    let ttl = new.ttl_ms.map_or(default_ttl, Duration::from_millis);
-    if ttl.is_zero() || ttl > TTL_MAX {
-        return Err(bad_request("a token lives for more than 0 and at most 3650 days"));
-    }
+    let ttl =
+        new.ttl_ms.map_or(Ok(default_ttl), |millis| check_ttl(Duration::from_millis(millis)))?;
     let (now, secret) = (app.env.now(), format!("{TOKEN_PREFIX}{}", app.env.secret()));
     let row = store::NewToken {
         id: TokenId::mint(now, app.env.random()),
@@ -115,6 +113,13 @@ pub async fn make(app: &App, new: &NewToken, org: &str, by: &str) -> ApiResult<C
     Ok(CreatedToken { token, secret })
 }
 
+fn check_ttl(ttl: Duration) -> ApiResult<Duration> {
+    if ttl.is_zero() || ttl > TTL_MAX {
+        return Err(bad_request("a token lives for more than 0 and at most 3650 days"));
+    }
+    Ok(ttl)
+}
+
 fn view(token: &store::Token) -> Token {
     Token {
         id: token.id,
@@ -126,5 +131,17 @@ fn view(token: &store::Token) -> Token {
         expires_at: token.expires_at,
         used_at: token.used_at,
         revoked: token.revoked_at.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_lives_for_at_most_ttl_max() {
+        assert!(check_ttl(TTL_MAX).is_ok());
+        assert!(check_ttl(TTL_MAX + Duration::from_millis(1)).is_err());
+        assert!(check_ttl(Duration::ZERO).is_err());
     }
 }

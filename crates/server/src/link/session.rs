@@ -28,7 +28,7 @@ use tokio::{sync::mpsc, time};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    OUTGOING_MAX, Session,
+    OUTGOING_CAPACITY, Session,
     frames::Frames,
     handshake::{self, Admitted},
 };
@@ -44,20 +44,30 @@ const AUTH_TIMEOUT: Duration = Duration::from_secs(15);
 /// Links whose handshake has not ended.
 const UNAUTHENTICATED_MAX: usize = 256;
 /// Nothing was heard for this long, pongs included: the link is dead.
-const SILENCE_MAX: Duration = Duration::from_secs(45);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
 const PING_PERIOD: Duration = Duration::from_secs(15);
 /// An agent that does not take a frame within this is cut off.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-static UNAUTHENTICATED: AtomicUsize = AtomicUsize::new(0);
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-/// A place among the links whose handshake has not ended.
-struct Place;
+/// Links whose handshake has not ended yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Handshakes(Arc<AtomicUsize>);
+
+/// A place among them, given back when dropped.
+struct Place(Handshakes);
+
+impl Handshakes {
+    fn enter(&self) -> Option<Place> {
+        let place = Place(self.clone());
+        (self.0.fetch_add(1, Ordering::Relaxed) < UNAUTHENTICATED_MAX).then_some(place)
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        UNAUTHENTICATED.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -66,10 +76,8 @@ pub(crate) async fn upgrade(
     State(app): State<Arc<App>>,
     upgrade: WebSocketUpgrade,
 ) -> ApiResult<Response> {
-    let place = Place;
-    if UNAUTHENTICATED.fetch_add(1, Ordering::Relaxed) >= UNAUTHENTICATED_MAX {
-        return Err(too_many("too many agents connect at once; try again"));
-    }
+    let busy = || too_many("too many agents connect at once; try again");
+    let place = app.handshakes.enter().ok_or_else(busy)?;
     let upgrade = upgrade
         .max_message_size(frame::FRAME_BYTES_MAX)
         .max_frame_size(frame::FRAME_BYTES_MAX)
@@ -88,7 +96,7 @@ async fn serve(app: Arc<App>, socket: WebSocket, place: Place) -> anyhow::Result
     let (hello, admitted) = hello.await.context("handshake took too long")??;
     drop(place);
     let agent = admitted.agent.id;
-    let (outgoing, queue) = mpsc::channel(OUTGOING_MAX);
+    let (outgoing, queue) = mpsc::channel(OUTGOING_CAPACITY);
     let close = CancellationToken::new();
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     let welcome = welcome(&app, &admitted, &hello).await?;
@@ -219,8 +227,8 @@ async fn read(
                 }
             }
             _ = beats.tick() => {
-                if app.env.now().since(heard) > SILENCE_MAX {
-                    bail!("nothing heard for {} s", SILENCE_MAX.as_secs());
+                if app.env.now().since(heard) > SILENCE_TIMEOUT {
+                    bail!("nothing heard for {} s", SILENCE_TIMEOUT.as_secs());
                 }
                 app.store.agent_beat(agent, app.env.now()).await?;
             }
@@ -247,5 +255,20 @@ async fn write(sink: &mut Sink, mut queue: mpsc::Receiver<Vec<u8>>) -> anyhow::R
             sink.flush().await
         };
         time::timeout(WRITE_TIMEOUT, batch).await.context("the agent does not read")??;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unauthenticated_max_links_may_shake_hands_at_once() {
+        let handshakes = Handshakes::default();
+        let mut places: Vec<_> = (0..UNAUTHENTICATED_MAX).map(|_| handshakes.enter()).collect();
+        assert!(places.iter().all(Option::is_some));
+        assert!(handshakes.enter().is_none());
+        places.pop();
+        assert!(handshakes.enter().is_some());
     }
 }

@@ -17,9 +17,9 @@ use crate::{
 /// order; two writers that meet in one run follow one another at its lock.
 pub(crate) const PG_WRITERS: usize = 4;
 /// Facts and chunks that may wait for one writer; more wait with their senders.
-const QUEUE_MAX: usize = 2 * BATCH_MAX;
+const QUEUE_CAPACITY: usize = 2 * BATCH_MAX;
 /// Log bytes that may wait for all writers.
-const LOG_BYTES_QUEUED_MAX: usize = 64 * 1024 * 1024;
+const LOG_BYTES_CAPACITY: usize = 64 * 1024 * 1024;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -53,8 +53,8 @@ pub(crate) struct Handles {
 impl Handles {
     pub(crate) fn new(count: usize) -> (Self, Vec<mpsc::Receiver<Queued>>) {
         let (queues, receivers): (Vec<_>, Vec<_>) =
-            (0..count).map(|_| mpsc::channel(QUEUE_MAX)).unzip();
-        let log_bytes = Arc::new(Semaphore::new(LOG_BYTES_QUEUED_MAX));
+            (0..count).map(|_| mpsc::channel(QUEUE_CAPACITY)).unzip();
+        let log_bytes = Arc::new(Semaphore::new(LOG_BYTES_CAPACITY));
         (Self { queues: queues.into(), log_bytes }, receivers)
     }
 

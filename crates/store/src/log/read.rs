@@ -14,9 +14,9 @@ use crate::{
 };
 
 /// Most bytes of one slice.
-pub const SLICE_BYTES_MAX: u32 = 4 * 1024 * 1024;
+pub const SLICE_BYTES: u32 = 4 * 1024 * 1024;
 /// Most chunks of one slice.
-const SLICE_CHUNKS_MAX: i64 = 1024;
+const SLICE_CHUNKS: i64 = 1024;
 
 row! {
     struct ChunkRow {
@@ -58,10 +58,10 @@ impl Store {
         // The end first: what is stored after it can only be more.
         let streams = self.log_streams(id).await?;
         let state = streams.iter().find(|other| other.stream == stream);
-        let until = from.saturating_add(u64::from(max_bytes.min(SLICE_BYTES_MAX)));
+        let until = from.saturating_add(u64::from(max_bytes.min(SLICE_BYTES)));
         let chunks: Vec<ChunkRow> = read!(&self.inner.db, Kind, c => sqlx::query_as(CHUNKS)
             .bind(id.job.uuid()).bind(i64::from(id.attempt)).bind(i64::from(stream))
-            .bind(offset(from)).bind(offset(until)).bind(SLICE_CHUNKS_MAX).fetch_all(c).await)
+            .bind(offset(from)).bind(offset(until)).bind(SLICE_CHUNKS).fetch_all(c).await)
         .during("read a log")?;
         let mut slice = LogSlice { from, ..LogSlice::default() };
         if let Some(state) = state {

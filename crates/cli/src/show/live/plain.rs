@@ -49,7 +49,7 @@ impl Plain {
         let title = job.map_or("job", |job| job.title.as_str());
         let step = lines.stream.checked_sub(1).and_then(|index| job?.steps.get(index as usize));
         let dim = show::style::DIM;
-        for line in &lines.lines {
+        for line in &lines.texts {
             match step {
                 Some(step) => anstream::println!("{dim}{title} › {} │{dim:#} {line}", step.name),
                 None => anstream::println!("{dim}{title} │{dim:#} {line}"),

@@ -40,7 +40,7 @@ impl Tree {
         match update {
             Update::Run(detail) => self.run(detail),
             Update::Lines(lines) => {
-                if let Some(line) = lines.lines.iter().rev().find(|line| !line.trim().is_empty()) {
+                if let Some(line) = lines.texts.iter().rev().find(|line| !line.trim().is_empty()) {
                     self.last.insert(lines.job, anstream::adapter::strip_str(line).to_string());
                     self.paint(lines.job);
                 }
