@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
-use shuntyard_core::apply::{Answer, Fact};
-use shuntyard_protocol::agent::{AttemptId, Containment, ToAgent};
+use shuntyard_core::{
+    apply::{Answer, Fact},
+    timers::Timers,
+};
+use shuntyard_protocol::{
+    Timestamp,
+    agent::{AttemptId, Containment, ToAgent},
+};
 use shuntyard_store::{Due, Overdue};
 
 use crate::app::App;
@@ -19,55 +25,56 @@ const QUEUE_TIMEOUT: Duration = Duration::from_hours(24);
 /// is late or doubled changes nothing.
 pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
     let now = app.env.now();
-    let overdue = Overdue {
-        renewed_before: now - app.config.timers.overdue,
-        queued_before: Some(now - QUEUE_TIMEOUT),
-    };
+    let overdue = look(&app.config.timers, now);
     let due = app.store.due(overdue, BATCH_MAX, now).await?;
-    let mut facts = Vec::with_capacity(due.len());
-    let mut withdrawn = Vec::new();
-    for due in due {
-        facts.push(match due {
-            Due::Offer { id } => {
-                withdrawn.push(id);
-                Fact::OfferExpired { id, agent: None }
-            }
-            Due::Start { id, .. } => {
-                withdrawn.push(id);
-                Fact::StartExpired { id }
-            }
-            Due::Renewal { id, .. } => Fact::Overdue { id, renewed_before: overdue.renewed_before },
-            Due::Release { id, containment, .. } => {
-                // Whoever contains its attempts also arms the kernel's timer: at the release
-                // nothing of them runs any more.
-                let contained = containment == Some(Containment::Namespace);
-                withdrawn.push(id);
-                Fact::Lost { id, contained }
-            }
-            Due::Run { run, timeout_ms } => Fact::CancelRun {
-                run,
-                force: false,
-                reason: format!("timed out: it took longer than {} s", timeout_ms / 1000),
-                by: "the workflow's timeout".to_owned(),
-            },
-            Due::Queue { job, .. } => Fact::QueueExpired {
-                job,
-                reason: format!("no agent in {} h", QUEUE_TIMEOUT.as_secs() / 3600),
-            },
-        });
-    }
-    if facts.is_empty() {
+    if due.is_empty() {
         return Ok(());
     }
-    let answers = app.store.apply(facts, now).await?;
+    let facts: Vec<Fact> = due.into_iter().map(|due| fact(due, overdue)).collect();
+    let answers = app.store.apply(facts.clone(), now).await?;
     tracing::info!(count = answers.len(), "deadlines passed");
     if answers.contains(&Answer::Done) {
-        for id in withdrawn {
-            release(app, id);
+        // Only those whose time had really come: another one may just have been answered.
+        for (fact, _) in facts.iter().zip(&answers).filter(|(_, answer)| **answer == Answer::Done) {
+            if let Fact::OfferExpired { id, .. }
+            | Fact::StartExpired { id }
+            | Fact::Lost { id, .. } = fact
+            {
+                release(app, *id);
+            }
         }
         app.pokes.dispatch.poke();
     }
     Ok(())
+}
+
+/// From when on things are overdue, seen at `now`.
+pub fn look(timers: &Timers, now: Timestamp) -> Overdue {
+    Overdue { renewed_before: now - timers.overdue, queued_before: Some(now - QUEUE_TIMEOUT) }
+}
+
+/// What it means that something's time has come.
+pub fn fact(due: Due, overdue: Overdue) -> Fact {
+    match due {
+        Due::Offer { id } => Fact::OfferExpired { id, agent: None },
+        Due::Start { id, .. } => Fact::StartExpired { id },
+        Due::Renewal { id, .. } => Fact::Overdue { id, renewed_before: overdue.renewed_before },
+        // Whoever contains its attempts also arms the kernel's timer: at the release nothing of
+        // them runs any more.
+        Due::Release { id, containment, .. } => {
+            Fact::Lost { id, contained: containment == Some(Containment::Namespace) }
+        }
+        Due::Run { run, timeout_ms } => Fact::CancelRun {
+            run,
+            force: false,
+            reason: format!("timed out: it took longer than {} s", timeout_ms / 1000),
+            by: "the workflow's timeout".to_owned(),
+        },
+        Due::Queue { job, .. } => Fact::QueueExpired {
+            job,
+            reason: format!("no agent in {} h", QUEUE_TIMEOUT.as_secs() / 3600),
+        },
+    }
 }
 
 /// The attempt's old holder is told, so that it gives its slot back.

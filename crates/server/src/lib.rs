@@ -23,6 +23,14 @@ pub mod tasks;
 mod waiting;
 mod watch;
 
+/// Pure decisions, for simulations.
+pub mod parts {
+    pub use crate::{
+        expiry::{fact, look},
+        link::meaning::{About, Ask, Breach, Reply, Sender, asks, key_hash, log_reply, replies},
+    };
+}
+
 pub use start::{
     ADMIN_TOKEN_FILE, Running, StartOptions, Started, local_admin_token, sign_in_link, start,
 };
