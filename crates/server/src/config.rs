@@ -80,11 +80,20 @@ pub struct Webhook {
     /// Memory that bodies may take before their signature is verified, for all senders together, in
     /// bytes. Above: 429.
     pub unverified_bytes: usize,
+    /// The same for the senders of one source.
+    pub unverified_bytes_per_source: usize,
+    /// Time that a body may take, in seconds. Above: 408.
+    pub body_timeout_secs: u64,
 }
 
 impl Default for Webhook {
     fn default() -> Self {
-        Self { max_bytes: 25 * 1024 * 1024, unverified_bytes: 64 * 1024 * 1024 }
+        Self {
+            max_bytes: 25 * 1024 * 1024,
+            unverified_bytes: 64 * 1024 * 1024,
+            unverified_bytes_per_source: 32 * 1024 * 1024,
+            body_timeout_secs: 30,
+        }
     }
 }
 
@@ -156,6 +165,18 @@ impl Config {
                     "public_url '{url}' must begin with http:// or https:// and not end with a slash"
                 );
             }
+        }
+        let webhook = &self.webhook;
+        let fits = webhook.max_bytes <= webhook.unverified_bytes_per_source
+            && webhook.unverified_bytes_per_source <= webhook.unverified_bytes;
+        if !fits {
+            bail!(
+                "webhook.max_bytes ({}) must fit into webhook.unverified_bytes_per_source ({}), and \
+                 that into webhook.unverified_bytes ({})",
+                webhook.max_bytes,
+                webhook.unverified_bytes_per_source,
+                webhook.unverified_bytes
+            );
         }
         self.timers.check()?;
         Ok(())
@@ -277,6 +298,20 @@ mod tests {
     fn a_wrong_value_names_its_place() {
         let error = load("[webhook]\nmax_bytes = 'many'", &[]).unwrap_err().to_string();
         assert!(error.starts_with("shunt.toml: webhook.max_bytes: "), "{error}");
+    }
+
+    #[test]
+    fn a_webhook_body_must_fit_into_its_sources_budget_and_that_into_the_whole() {
+        let check = |max: usize, source: usize, all: usize| {
+            let text = format!(
+                "[webhook]\nmax_bytes = {max}\nunverified_bytes_per_source = {source}\n\
+                 unverified_bytes = {all}"
+            );
+            load(&text, &[]).unwrap().check()
+        };
+        assert!(check(5, 5, 5).is_ok());
+        assert!(check(6, 5, 5).is_err());
+        assert!(check(5, 6, 5).is_err());
     }
 
     #[test]

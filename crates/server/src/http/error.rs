@@ -64,6 +64,13 @@ pub fn post_only() -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "send webhooks with POST")
 }
 
+/// 408: the body did not come in time.
+pub fn too_slow(limit: std::time::Duration) -> ApiError {
+    let limit = limit.as_secs();
+    let detail = format!("the body took longer than {limit} s (webhook.body_timeout_secs)");
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, "too-slow", detail)
+}
+
 /// 409: it exists already, or is in the wrong state.
 pub fn conflict(detail: impl Into<String>) -> ApiError {
     ApiError::new(StatusCode::CONFLICT, "conflict", detail)

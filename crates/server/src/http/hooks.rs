@@ -1,12 +1,12 @@
 //! Inbound webhooks: verified, then stored, then answered 2xx. Nothing else happens here; a
 //! reconciler turns deliveries into runs.
 
+mod budget;
+
 use std::{
     io::{Read, Seek, Write},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -22,9 +22,12 @@ use serde_json::json;
 use shuntyard_protocol::DeliveryId;
 use shuntyard_store::{Inserted, NewDelivery, Source};
 use tempfile::SpooledTempFile;
+use tokio::time;
 
+pub use self::budget::Unverified;
+use self::budget::{Limits, Share};
 use super::error::{
-    ApiError, ApiResult, bad_request, not_found, too_large, too_many, unauthorized,
+    ApiError, ApiResult, bad_request, not_found, too_large, too_many, too_slow, unauthorized,
     unsupported_type,
 };
 use crate::{
@@ -37,41 +40,6 @@ use crate::{
 const MEMORY_BYTES_MAX: usize = 256 * 1024;
 /// Longest delivery id or event name that a sender may choose.
 const HEADER_BYTES_MAX: usize = 200;
-
-/// Bytes of bodies that nobody has vouched for yet. What does not fit is turned away.
-#[derive(Debug, Default)]
-pub struct Unverified(AtomicUsize);
-
-impl Unverified {
-    pub fn bytes(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A share of [`Unverified`], given back when dropped.
-struct Share {
-    app: Arc<App>,
-    bytes: usize,
-}
-
-impl Share {
-    fn grow(&mut self, bytes: usize) -> ApiResult<()> {
-        let total = self.app.unverified.0.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.bytes += bytes;
-        if total > self.app.config.webhook.unverified_bytes {
-            return Err(too_many(
-                "too many unverified webhook bodies at once; send it again later",
-            ));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.app.unverified.0.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// `POST /webhooks/{org}/{source}`
 pub async fn receive(
@@ -112,7 +80,10 @@ async fn accept(
         return Err(unsupported_type());
     }
     let secrets = app.source_secrets(&source)?;
-    let body = read_body(app, headers, body).await?;
+    // Who sends byte by byte must not keep the room that others need.
+    let patience = Duration::from_secs(app.config.webhook.body_timeout_secs);
+    let body = time::timeout(patience, read_body(app, &source, headers, body)).await;
+    let body = body.unwrap_or_else(|_| Err(too_slow(patience)))?;
     verify(kind, headers, &secrets, &body)?;
     let delivery = delivery(app, &source, kind, headers, body)?;
     let (id, now) = (delivery.id, app.env.now());
@@ -132,24 +103,36 @@ pub async fn wrong_method() -> ApiError {
     super::error::post_only()
 }
 
-async fn read_body(app: &Arc<App>, headers: &HeaderMap, body: Body) -> ApiResult<Vec<u8>> {
-    let max = app.config.webhook.max_bytes;
+async fn read_body(
+    app: &App,
+    source: &Source,
+    headers: &HeaderMap,
+    body: Body,
+) -> ApiResult<Vec<u8>> {
+    let webhook = &app.config.webhook;
+    let max = webhook.max_bytes;
+    let limits =
+        Limits { total: webhook.unverified_bytes, per_source: webhook.unverified_bytes_per_source };
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
     if announced.is_some_and(|length: usize| length > max) {
         return Err(too_large(max));
     }
-    let mut share = Share { app: Arc::clone(app), bytes: 0 };
+    let mut share = Share::new(&app.unverified, source.id, limits);
     let mut spool = SpooledTempFile::new(MEMORY_BYTES_MAX);
     let mut stream = body.into_data_stream();
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|error| bad_request(format!("the body ended early: {error}")))?;
-        if share.bytes + chunk.len() > max {
+        if share.bytes() + chunk.len() > max {
             return Err(too_large(max));
         }
-        share.grow(chunk.len())?;
+        if !share.grow(chunk.len()) {
+            return Err(too_many(
+                "too many unverified webhook bodies at once; send it again later",
+            ));
+        }
         spool.write_all(&chunk).context("keep a webhook body")?;
     }
-    let mut bytes = Vec::with_capacity(share.bytes);
+    let mut bytes = Vec::with_capacity(share.bytes());
     let read = spool.rewind().and_then(|()| spool.read_to_end(&mut bytes));
     read.context("read a webhook body back")?;
     Ok(bytes)
