@@ -6,6 +6,7 @@ mod tree;
 use std::{
     collections::{BTreeMap, VecDeque},
     io::IsTerminal,
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -16,10 +17,18 @@ use shuntyard_protocol::{
     JobId,
     api::{LogChunk, RunDetail},
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time};
 
-use crate::{client::Client, exit::Result, show};
+use crate::{
+    client::Client,
+    exit::{Failure, Result},
+    show,
+};
 
+/// Before a connection that broke is made anew.
+const RECONNECT_PERIOD: Duration = Duration::from_millis(500);
+/// Connections in a row that break, or cannot be made, before a follower gives up: two minutes.
+const BREAKS_MAX: u32 = 240;
 /// Updates that wait to be shown; then the server waits.
 const UPDATES_CAPACITY: usize = 64;
 /// Longest line that is put together for display, in bytes.
@@ -99,9 +108,19 @@ pub(crate) async fn follow(client: &Client, run: &str, screen: &mut Screen) -> R
 async fn read(client: Client, run: String, updates: mpsc::Sender<Update>) -> Result {
     let mut seen: BTreeMap<(JobId, u32, u32), u64> = BTreeMap::new();
     let mut partial: BTreeMap<(JobId, u32, u32), Vec<u8>> = BTreeMap::new();
-    for _ in 0..5 {
-        let mut events = Box::pin(client.events(&run).await?);
+    let mut breaks = 0;
+    while breaks < BREAKS_MAX {
+        let mut events = match client.events(&run).await {
+            // It was there before, and may come back.
+            Err(Failure::Error(_)) if breaks > 0 => {
+                breaks += 1;
+                time::sleep(RECONNECT_PERIOD).await;
+                continue;
+            }
+            events => Box::pin(events?),
+        };
         while let Some(Ok(event)) = events.next().await {
+            breaks = 0;
             match event.name.as_str() {
                 "run" => {
                     let detail = serde_json::from_str(&event.data).context("read a live run")?;
@@ -135,8 +154,10 @@ async fn read(client: Client, run: String, updates: mpsc::Sender<Update>) -> Res
                 _ => {}
             }
         }
+        breaks += 1;
+        time::sleep(RECONNECT_PERIOD).await;
     }
-    Err(anyhow::anyhow!("the connection to the server broke several times").into())
+    Err(anyhow::anyhow!("the connection to the server broke and did not come back").into())
 }
 
 /// Takes the whole lines out of what came so far. A very long line is cut into pieces.
