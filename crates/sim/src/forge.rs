@@ -52,7 +52,12 @@ impl Forge {
     /// When `git` is missing or fails.
     pub fn repository(&self, name: &str) -> anyhow::Result<Repository> {
         let path = self.folder.path().join(format!("{name}.git"));
-        git(None, ["init", "--quiet", "--bare", "--initial-branch=main"], Some(path.as_ref()), b"")?;
+        git(
+            None,
+            ["init", "--quiet", "--bare", "--initial-branch=main"],
+            Some(path.as_ref()),
+            b"",
+        )?;
         let id = 1000 + self.repositories.fetch_add(1, Ordering::Relaxed);
         Ok(Repository { path, name: name.to_owned(), id, commits: AtomicU64::new(0) })
     }

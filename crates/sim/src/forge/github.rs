@@ -97,7 +97,8 @@ impl Repository {
 
     /// What GitHub sends when a webhook is set up.
     pub fn ping(&self, id: &str) -> Webhook {
-        let payload = json!({ "zen": "Keep it logically awesome.", "repository": self.as_payload() });
+        let payload =
+            json!({ "zen": "Keep it logically awesome.", "repository": self.as_payload() });
         Webhook::new("ping", id, &payload)
     }
 
@@ -105,7 +106,9 @@ impl Repository {
     pub fn pull_request(&self, id: &str, pull: &Pull<'_>) -> Webhook {
         let head_repository = match pull.from {
             Head::Own => self.as_payload(),
-            Head::Fork => json!({ "id": 99_000 + self.id, "full_name": "mallory/fork", "fork": true }),
+            Head::Fork => {
+                json!({ "id": 99_000 + self.id, "full_name": "mallory/fork", "fork": true })
+            }
             Head::Gone => Value::Null,
         };
         let payload = json!({
