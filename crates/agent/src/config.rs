@@ -10,6 +10,10 @@ use shuntyard_protocol::{
 /// Spool of one attempt before its commands have to wait.
 pub const SPOOL_QUOTA_BYTES_DEFAULT: u64 = 1024 * 1024 * 1024;
 
+/// Least quota of a spool: below it, the segment that is being written could fill it alone, and a
+/// segment is only given back once the next one is there.
+pub const SPOOL_QUOTA_BYTES_MIN: u64 = 2 * 1024 * 1024;
+
 /// A text that never shows up in a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);

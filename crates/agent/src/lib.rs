@@ -29,7 +29,10 @@ mod tasks;
 mod uplink;
 mod wire;
 
-pub use config::{AgentConfig, Control, Launcher, SPOOL_QUOTA_BYTES_DEFAULT, Secret, Status};
+pub use config::{
+    AgentConfig, Control, Launcher, SPOOL_QUOTA_BYTES_DEFAULT, SPOOL_QUOTA_BYTES_MIN, Secret,
+    Status,
+};
 pub use entry::hidden_command;
 pub use link::{RunError, run};
 

@@ -177,6 +177,10 @@ pub(crate) struct Agent {
     /// PEM file with a further authority for TLS.
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
+    /// Log of one job, in MiB, that is kept here while no coordinator takes it; then the job waits.
+    #[arg(long, value_name = "MIB", default_value_t = 1024,
+        value_parser = clap::value_parser!(u64).range(2..=1024 * 1024))]
+    pub(crate) spool_mib: u64,
 }
 
 /// The repository that a command is about.

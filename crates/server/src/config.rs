@@ -3,6 +3,8 @@
 //! An unknown key is refused, with the nearest one that exists. Only this module looks at the
 //! environment, and through a function that is handed in.
 
+mod timers;
+
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
@@ -44,7 +46,8 @@ pub struct Config {
     pub tls: Option<Tls>,
     pub webhook: Webhook,
     pub sandbox: Sandbox,
-    #[serde(skip)]
+    #[serde(with = "timers")]
+    #[schema(value_type = timers::Section)]
     pub timers: Timers,
     /// How often local sources are looked at for new commits.
     #[serde(skip)]
@@ -202,6 +205,7 @@ pub fn reference() -> String {
         ("tls", Tls::schema()),
         ("webhook", Webhook::schema()),
         ("sandbox", Sandbox::schema()),
+        ("timers", timers::Section::schema()),
     ] {
         section(&mut text, name, schema, defaults.get(name));
     }
@@ -292,6 +296,19 @@ mod tests {
         assert!(
             load("", &[("SHUNT_DATADIR", "/x")]).unwrap_err().to_string().contains("'data_dir'")
         );
+    }
+
+    #[test]
+    fn timers_that_could_not_fence_are_refused() {
+        let config = load("[timers]\nrenew = '500ms'", &[("SHUNT_TIMERS__OFFER", "1s")]).unwrap();
+        assert_eq!(config.timers.renew, Duration::from_millis(500));
+        assert_eq!(config.timers.offer, Duration::from_secs(1));
+        assert_eq!(config.timers.release, Timers::default().release);
+        assert!(config.check().is_ok());
+        let error = load("[timers]\nfence_kill = '45s'", &[]).unwrap().check().unwrap_err();
+        assert_eq!(error.to_string(), "fence_kill must be shorter than fence_term");
+        let error = load("[timers]\nrenew = 'soon'", &[]).unwrap_err().to_string();
+        assert!(error.starts_with("shunt.toml: timers.renew: 'soon'"), "{error}");
     }
 
     #[test]

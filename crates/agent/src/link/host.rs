@@ -8,7 +8,7 @@ use shuntyard_protocol::agent::{Containment, LABEL_BYTES_MAX, LABELS_MAX, SLOTS_
 use super::RunError;
 use crate::{
     attempt, checkout,
-    config::AgentConfig,
+    config::{AgentConfig, SPOOL_QUOTA_BYTES_MIN},
     entry, environment,
     files::{self, FileError},
     identity::{AgentKey, boot_id},
@@ -97,6 +97,11 @@ fn check(config: &AgentConfig) -> Result<(), RunError> {
         if label.starts_with("shunt:") || label.starts_with("kici:") {
             return bad("labels", format!("'{label}': labels of this prefix are derived"));
         }
+    }
+    if config.spool_quota_bytes < SPOOL_QUOTA_BYTES_MIN {
+        let bytes = config.spool_quota_bytes;
+        let problem = format!("{bytes} bytes are less than {SPOOL_QUOTA_BYTES_MIN}");
+        return bad("spool_quota_bytes", problem);
     }
     if !config.data_dir.is_absolute() {
         return bad("data_dir", format!("{} is not absolute", config.data_dir.display()));

@@ -2,7 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use shuntyard_agent::{AgentConfig, Control, Launcher, RunError, Status, run};
+use shuntyard_agent::{
+    AgentConfig, Control, Launcher, RunError, SPOOL_QUOTA_BYTES_MIN, Status, run,
+};
 use shuntyard_protocol::{Outcome, agent::ToAgent};
 use tokio::{
     sync::{mpsc, watch},
@@ -142,7 +144,9 @@ async fn an_unacknowledged_log_stops_the_command_and_loses_nothing() {
 async fn an_attempt_that_waits_for_room_in_its_spool_can_still_be_ended() {
     let manners = Manners { acks_logs: false, ..Manners::default() };
     let world = World::without_agent(manners).await;
-    let inside = start_with(&world, |config| config.spool_quota_bytes = 1024 * 1024);
+    let few = start_with(&world, |config| config.spool_quota_bytes = SPOOL_QUOTA_BYTES_MIN - 1);
+    assert!(matches!(few.running.await.unwrap(), Err(RunError::Setting { .. })));
+    let inside = start_with(&world, |config| config.spool_quota_bytes = SPOOL_QUOTA_BYTES_MIN);
     let id = world.submit(vec![sh("yes")]);
     let renewals = |seen: &Seen| seen.renewals > 3 && seen.streams.contains_key(&1);
     world.coordinator.until(id, "it to wait", renewals).await;

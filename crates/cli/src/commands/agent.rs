@@ -23,6 +23,7 @@ pub(crate) async fn run(args: Agent) -> Result {
         run_as: args.run_as,
         pass_env: args.pass_env,
         ca_file: args.ca_file,
+        spool_quota_bytes: args.spool_mib * 1024 * 1024,
         ..AgentConfig::new(data, args.coordinator, launcher)
     };
     let (control, receiver) = watch::channel(Control::Run);
