@@ -8,7 +8,7 @@ const PAGES: [(&str, &str); 3] =
     [("cli", "docs/cli.md"), ("config", "docs/config.md"), ("openapi", "docs/openapi.json")];
 
 pub(crate) fn run() -> anyhow::Result<()> {
-    let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     for (page, path) in PAGES {
         let run = ["run", "--quiet", "--package", "shuntyard-cli", "--", "reference", page];
         let output = Command::new(&cargo).args(run).output().context("start cargo")?;

@@ -1,5 +1,6 @@
 //! Chores of the repository: `cargo xtask <chore>`.
 
+mod bench;
 mod r#gen;
 mod test;
 mod tidy;
@@ -23,6 +24,8 @@ enum Chore {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Measure: jobs, webhooks and logs per second.
+    Bench(bench::Args),
     /// Write the reference pages of `docs/` from the code.
     Gen,
     /// Check the house rules that no compiler checks.
@@ -32,6 +35,7 @@ enum Chore {
 fn main() -> ExitCode {
     let result = match Args::parse().chore {
         Chore::Test { dry_run } => test::run(dry_run),
+        Chore::Bench(args) => bench::run(&args),
         Chore::Gen => r#gen::run(),
         Chore::Tidy => tidy::run(),
     };

@@ -77,8 +77,9 @@ fn install(need: &Need) -> anyhow::Result<()> {
 }
 
 fn cargo(args: &[&str]) -> anyhow::Result<()> {
-    let program = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    command(&[&[program.as_str()], args].concat())
+    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let program = program.to_string_lossy();
+    command(&[&[program.as_ref()], args].concat())
 }
 
 fn command(words: &[&str]) -> anyhow::Result<()> {

@@ -1,4 +1,5 @@
 //! What tests need: a deterministic world, a forge, and servers and agents to drive.
 
+pub mod bench;
 pub mod forge;
 pub mod world;

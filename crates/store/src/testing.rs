@@ -15,6 +15,12 @@ use std::{
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
+use crate::{
+    Database, StoreError,
+    db::{Db, on},
+    error::During,
+};
+
 /// `nobody`, whom the server runs as when the tests run as root: it refuses root.
 const NOBODY: u32 = 65_534;
 const MISSING: &str = "PostgreSQL's programs initdb and postgres are needed for this test: \
@@ -32,6 +38,18 @@ impl Postgres {
     /// # Panics
     /// When PostgreSQL is not installed, or does not start.
     pub fn start(name: &str) -> Self {
+        Self::launch(name, "off")
+    }
+
+    /// The same with every commit on the disk, for measurements.
+    ///
+    /// # Panics
+    /// When PostgreSQL is not installed, or does not start.
+    pub fn start_durable(name: &str) -> Self {
+        Self::launch(name, "on")
+    }
+
+    fn launch(name: &str, fsync: &str) -> Self {
         let folder = env::temp_dir().join(format!("shunt-pg-{}-{name}", std::process::id()));
         drop(fs::remove_dir_all(&folder));
         fs::create_dir_all(&folder).expect("the folder of temporary files is writable");
@@ -50,7 +68,8 @@ impl Postgres {
             .arg(&data)
             .arg("-k")
             .arg(&folder)
-            .args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=200"])
+            .args(["-c", "listen_addresses=", "-c", "max_connections=200", "-c"])
+            .arg(format!("fsync={fsync}"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -106,6 +125,46 @@ impl Drop for Postgres {
         drop(self.server.wait());
         drop(fs::remove_dir_all(&self.folder));
     }
+}
+
+/// Rows that the database alone takes per second: durable, five columns, 500 a commit. The PostgreSQL
+/// server at `url`, or a `SQLite` file of its own in `folder`.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn rows_per_s(url: Option<&str>, folder: &Path) -> Result<f64, StoreError> {
+    const ROWS: i64 = 500;
+    const COMMITS: i64 = 100;
+    let database = match url {
+        Some(url) => Database::Postgres(url.to_owned()),
+        None => Database::Sqlite(folder.join("limit.db")),
+    };
+    let db = Db::open(&database).await?;
+    let during = "measure the database";
+    let mut tx = db.begin().await?;
+    let table = "create table limit_of_rows (a bigint, b bigint, c bigint, d text, e text)";
+    on!(&mut tx, Db, c => sqlx::query(table).execute(c).await.map(drop)).during(during)?;
+    tx.commit().await?;
+    #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
+    let start = std::time::Instant::now();
+    for commit in 0..COMMITS {
+        let mut tx = db.begin().await?;
+        on!(&mut tx, Db, c => {
+            let mut q = sqlx::QueryBuilder::<Db>::new("insert into limit_of_rows (a, b, c, d, e) ");
+            q.push_values(0..ROWS, |mut row, i| {
+                row.push_bind(commit).push_bind(i).push_bind(i * 7);
+                row.push_bind("a text of some length, as rows have them");
+                row.push_bind("another text, about as long as an id is when it is written");
+            });
+            q.build().execute(c).await.map(drop)
+        })
+        .during(during)?;
+        tx.commit().await?;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
+    let rate = (ROWS * COMMITS) as f64 / start.elapsed().as_secs_f64();
+    db.close().await;
+    Ok(rate)
 }
 
 /// A PostgreSQL program as a user that it accepts, which dies with this thread.
