@@ -28,7 +28,7 @@ use crate::{
 /// Before a connection that broke is made anew.
 const RECONNECT_PERIOD: Duration = Duration::from_millis(500);
 /// Connections in a row that break, or cannot be made, before a follower gives up: two minutes.
-const BREAKS_MAX: u32 = 240;
+const BREAKS_LIMIT: u32 = 240;
 /// Updates that wait to be shown; then the server waits.
 const UPDATES_CAPACITY: usize = 64;
 /// Longest line that is put together for display, in bytes.
@@ -109,7 +109,7 @@ async fn read(client: Client, run: String, updates: mpsc::Sender<Update>) -> Res
     let mut seen: BTreeMap<(JobId, u32, u32), u64> = BTreeMap::new();
     let mut partial: BTreeMap<(JobId, u32, u32), Vec<u8>> = BTreeMap::new();
     let mut breaks = 0;
-    while breaks < BREAKS_MAX {
+    while breaks < BREAKS_LIMIT {
         let mut events = match client.events(&run).await {
             // It was there before, and may come back.
             Err(Failure::Error(_)) if breaks > 0 => {
