@@ -17,7 +17,7 @@ pub const BUNDLE_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Most bytes of a bundle as JSON: it travels in one frame, with room for the header.
 pub const BUNDLE_JSON_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// Deepest folder below the workflow folder.
-const DEPTH_MAX: usize = 16;
+const FOLDER_DEPTH_MAX: usize = 16;
 /// The folders that may hold workflows; the first that exists is read.
 pub const FOLDERS: [&str; 2] = [".shuntyard", ".kici"];
 
@@ -91,7 +91,7 @@ impl Bundle {
         for folder in FOLDERS {
             let is_folder = fs::symlink_metadata(root.join(folder)).is_ok_and(|meta| meta.is_dir());
             if is_folder {
-                read_folder(root, folder, DEPTH_MAX, &mut files)?;
+                read_folder(root, folder, FOLDER_DEPTH_MAX, &mut files)?;
                 if files.keys().any(|path| is_workflow(path)) {
                     break;
                 }
@@ -241,6 +241,22 @@ mod tests {
             |bytes: usize| BTreeMap::from([(path.to_owned(), "x".repeat(bytes - path.len()))]);
         assert!(Bundle::new(sized(BUNDLE_BYTES_MAX)).is_ok());
         assert!(matches!(Bundle::new(sized(BUNDLE_BYTES_MAX + 1)), Err(BundleError::TooLarge)));
+    }
+
+    #[test]
+    fn folders_deeper_than_folder_depth_max_are_refused() {
+        let read = |levels: usize| {
+            let root = tempfile::tempdir().unwrap();
+            let folder = root.path().join(".shuntyard").join(vec!["a"; levels].join("/"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("x.ts"), "").unwrap();
+            let workflows = root.path().join(".shuntyard/workflows");
+            std::fs::create_dir_all(&workflows).unwrap();
+            std::fs::write(workflows.join("w.ts"), "").unwrap();
+            Bundle::from_dir(root.path()).map(|bundle| bundle.files().count())
+        };
+        assert_eq!(read(FOLDER_DEPTH_MAX - 1).unwrap(), 2);
+        assert_ne!(read(FOLDER_DEPTH_MAX + 1).ok(), Some(2));
     }
 
     #[test]

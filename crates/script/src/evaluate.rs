@@ -27,7 +27,7 @@ use tokio::{
     time::timeout,
 };
 
-use self::wire::{ANSWER_BYTES_MAX, Answer, Request, Verdict};
+use self::wire::{ANSWER_BACKSTOP_BYTES, Answer, Request, Verdict};
 use crate::{
     bundle::{Bundle, plan_key},
     digest,
@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// How long the child may take in all before it is killed. Its own limits come first.
-pub const EVALUATION_TIME_MAX: Duration = Duration::from_secs(30);
+pub const EVALUATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most of the child's stderr that is kept.
 const STDERR_BYTES_MAX: u64 = 16 * 1024;
 
@@ -87,7 +87,7 @@ pub enum EvaluateError {
     },
     #[error("cannot talk to the process that evaluates the workflow files")]
     Link(#[source] io::Error),
-    #[error("evaluating the workflow files took longer than {} s", EVALUATION_TIME_MAX.as_secs())]
+    #[error("evaluating the workflow files took longer than {} s", EVALUATION_TIMEOUT.as_secs())]
     TimedOut,
     /// A limit of the operating system or a fault in the engine.
     #[error(
@@ -178,7 +178,7 @@ async fn ask(launcher: &Launcher, request: &Request) -> Result<Answer, EvaluateE
         .map_err(|source| EvaluateError::Spawn { program: launcher.program.clone(), source })?;
     let bytes = serde_json::to_vec(request).expect("a request is JSON");
     // Dropping the child at the end of time kills it.
-    match timeout(EVALUATION_TIME_MAX, talk(&mut child, &bytes)).await {
+    match timeout(EVALUATION_TIMEOUT, talk(&mut child, &bytes)).await {
         Ok(answer) => answer,
         Err(_) => Err(EvaluateError::TimedOut),
     }
@@ -191,11 +191,11 @@ async fn talk(child: &mut Child, request: &[u8]) -> Result<Answer, EvaluateError
         // A child that does not read its request says why by how it ends.
         drop(stdin.write_all(request).await);
     };
-    let read = read_up_to(stdout.expect("stdout is piped"), ANSWER_BYTES_MAX + 1);
+    let read = read_up_to(stdout.expect("stdout is piped"), ANSWER_BACKSTOP_BYTES + 1);
     let complain = read_up_to(stderr.expect("stderr is piped"), STDERR_BYTES_MAX);
     let ((), answer, stderr) = tokio::join!(write, read, complain);
     let answer = answer.map_err(EvaluateError::Link)?;
-    let too_long = answer.len() as u64 > ANSWER_BYTES_MAX;
+    let too_long = answer.len() as u64 > ANSWER_BACKSTOP_BYTES;
     if too_long {
         drop(child.start_kill());
     }

@@ -29,7 +29,7 @@ pub use self::{
         plan_key,
     },
     evaluate::{
-        EVALUATION_TIME_MAX, EvaluateError, Evaluated, Launcher, Require,
+        EVALUATION_TIMEOUT, EvaluateError, Evaluated, Launcher, Require,
         child::evaluate_child_main, evaluate,
     },
     fault::{FAULTS_MAX, Fault, Place},

@@ -17,7 +17,7 @@ use crate::raw::Raw;
 pub(super) const TRIES_MAX: i32 = 100;
 const PRIORITY: (i32, i32) = (-100, 100);
 /// Most commits that a shallow checkout asks for.
-const DEPTH_MAX: i32 = 1_000_000;
+const CHECKOUT_DEPTH_MAX: i32 = 1_000_000;
 
 const KNOWN: [&str; 17] = [
     "runsOn",
@@ -105,7 +105,7 @@ impl<'a> Describer<'a> {
                 let known = ["depth", "submodules"];
                 let inner =
                     self.options(of, options.at, Some(raw), &known, &["lfs", "ref", "path"]);
-                let depth = self.integer(&inner, "depth", (0, DEPTH_MAX));
+                let depth = self.integer(&inner, "depth", (0, CHECKOUT_DEPTH_MAX));
                 Checkout {
                     enabled: true,
                     depth: depth.map_or(Checkout::default().depth, i32::unsigned_abs),

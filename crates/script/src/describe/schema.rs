@@ -7,7 +7,7 @@ use super::selector;
 use crate::raw::{Raw, Tree};
 
 /// Deepest nesting of a schema.
-const DEPTH_MAX: usize = 16;
+const SCHEMA_DEPTH_MAX: usize = 16;
 
 /// What a value has to look like. As JSON it is the `outputs` of a step in the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,10 +57,10 @@ fn is_false(value: &bool) -> bool {
 pub(crate) fn of(tree: &Tree, raw: &Raw) -> Result<Schema, String> {
     match raw {
         Raw::Object(entries) => {
-            let properties = properties(tree, entries, DEPTH_MAX)?;
+            let properties = properties(tree, entries, SCHEMA_DEPTH_MAX)?;
             Ok(plain(Form::Object { properties }))
         }
-        other => read(tree, other, DEPTH_MAX),
+        other => read(tree, other, SCHEMA_DEPTH_MAX),
     }
 }
 
@@ -85,8 +85,9 @@ fn read(tree: &Tree, raw: &Raw, depth: usize) -> Result<Schema, String> {
     let Some(Raw::Object(entries)) = node.and_then(|node| node.args.first()) else {
         return Err(format!(" is a schema such as z.object({{ … }}), got {}", raw.kind()));
     };
-    let depth =
-        depth.checked_sub(1).ok_or_else(|| format!(" is nested deeper than {DEPTH_MAX} levels"))?;
+    let depth = depth
+        .checked_sub(1)
+        .ok_or_else(|| format!(" is nested deeper than {SCHEMA_DEPTH_MAX} levels"))?;
     let get = |key: &str| entries.iter().find(|(name, _)| name == key).map(|(_, raw)| raw);
     let mut schema = plain(form(tree, &get, depth)?);
     for (key, raw) in entries {

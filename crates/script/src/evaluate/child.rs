@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-use super::wire::{Answer, REQUEST_BYTES_MAX, Request, Verdict};
+use super::wire::{Answer, REQUEST_BACKSTOP_BYTES, Request, Verdict};
 use crate::{
     fault::Fault,
     plan::{self, PLAN_OUTPUT_BYTES_MAX, World},
@@ -19,7 +19,7 @@ use crate::{
 pub fn evaluate_child_main() -> ExitCode {
     let layers = walls::raise();
     let mut bytes = Vec::new();
-    let read = io::stdin().lock().take(REQUEST_BYTES_MAX).read_to_end(&mut bytes);
+    let read = io::stdin().lock().take(REQUEST_BACKSTOP_BYTES).read_to_end(&mut bytes);
     let request: Request =
         match read.map_err(serde_json::Error::io).and_then(|_| serde_json::from_slice(&bytes)) {
             Ok(request) => request,

@@ -6,9 +6,9 @@ use shuntyard_protocol::{Timestamp, plan};
 use crate::{bundle::Bundle, fault::Fault, plan::PLAN_OUTPUT_BYTES_MAX, walls::Layers};
 
 /// Longest request: a full bundle, every byte of it escaped.
-pub(crate) const REQUEST_BYTES_MAX: u64 = 16 * 1024 * 1024;
+pub(crate) const REQUEST_BACKSTOP_BYTES: u64 = 16 * 1024 * 1024;
 /// Longest answer: a plan and a console at their limits, and room for the rest.
-pub(crate) const ANSWER_BYTES_MAX: u64 = 2 * PLAN_OUTPUT_BYTES_MAX as u64 + 1024 * 1024;
+pub(crate) const ANSWER_BACKSTOP_BYTES: u64 = 2 * PLAN_OUTPUT_BYTES_MAX as u64 + 1024 * 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {

@@ -15,9 +15,9 @@ use super::{Layers, seccomp};
 use crate::sys;
 
 /// Address space of the child: the engine's memory, the parser's, and the program itself.
-const ADDRESS_SPACE_BYTES_MAX: u64 = 512 * 1024 * 1024;
+const ADDRESS_SPACE_BACKSTOP_BYTES: u64 = 512 * 1024 * 1024;
 /// Processor time of the child; the engine's own limit comes first.
-const PROCESSOR_SECONDS_MAX: u64 = 10;
+const PROCESSOR_BACKSTOP_SECONDS: u64 = 10;
 /// The main thread's stack: the parser recurses.
 const STACK_BYTES: u64 = 16 * 1024 * 1024;
 /// One more than the last descriptor that may be open.
@@ -69,13 +69,15 @@ fn limits() -> bool {
         setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }).is_ok()
     };
     // The soft limit's signal says what happened; the hard one's would not.
-    let cpu =
-        Rlimit { current: Some(PROCESSOR_SECONDS_MAX), maximum: Some(PROCESSOR_SECONDS_MAX + 1) };
+    let cpu = Rlimit {
+        current: Some(PROCESSOR_BACKSTOP_SECONDS),
+        maximum: Some(PROCESSOR_BACKSTOP_SECONDS + 1),
+    };
     set(Resource::Core, 0)
         & set(Resource::Fsize, 0)
         & set(Resource::Nproc, 0)
         & set(Resource::Nofile, DESCRIPTORS)
         & setrlimit(Resource::Cpu, cpu).is_ok()
         & set(Resource::Stack, STACK_BYTES)
-        & set(Resource::As, ADDRESS_SPACE_BYTES_MAX)
+        & set(Resource::As, ADDRESS_SPACE_BACKSTOP_BYTES)
 }

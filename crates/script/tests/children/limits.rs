@@ -12,6 +12,7 @@ const HARMLESS: &str = "export default workflow('w', { jobs: [job({ run: sh('x')
 
 #[test]
 fn an_endless_loop_ends_with_its_line() {
+    // PLAN_TIME_MAX
     let text = fault("const a = [1];\nwhile (true) {\n  a.at(0);\n}\n");
     assert!(text.starts_with(".shuntyard/workflows/w.ts:5:"), "{text}");
     assert!(text.contains("longer than 5 s of processor time"), "{text}");
@@ -39,6 +40,7 @@ fn a_catastrophic_pattern_ends() {
 
 #[test]
 fn memory_is_bounded() {
+    // PLAN_MEMORY_BYTES_MAX
     for greed in [
         "'x'.repeat(2 ** 29).concat('y'); const a = []; for (;;) a.push('x'.repeat(2 ** 20) + a.length)",
         "new Uint8Array(2 ** 30)",
@@ -53,6 +55,7 @@ fn memory_is_bounded() {
 
 #[test]
 fn recursion_is_bounded() {
+    // STACK_BYTES_MAX
     let text = fault("const f = (n) => f(n + 1) + 1; f(0);");
     assert!(text.contains("stack"), "{text}");
     assert!(text.starts_with(".shuntyard/workflows/w.ts:3:"), "{text}");
@@ -95,6 +98,7 @@ fn options_that_contain_themselves_or_have_no_end_are_refused() {
         "const env = {}; env.self = env; export default workflow('w', { jobs: [job({ env, run: sh('x') })] });",
     );
     assert!(text.contains("contain themselves"), "{text}");
+    // VALUES_MAX
     let text = fault(
         "const many = new Array(100000).fill('x'); export default workflow('w', { jobs: [job({ needs: many, run: sh('x') })] });",
     );
@@ -200,21 +204,59 @@ fn plans_are_bounded_at_every_edge() {
     edge(jobs, 1000, "\"jobs\" holds 1 to 1000 jobs, got 1001");
     let steps = |count| one_job(&format!("{{ steps: {} }}", repeat("sh('x')", count)));
     edge(steps, 1000, "\"steps\" holds 1 to 1000 steps, got 1001");
+    // AXIS_VALUES_MAX
     let axis = |count| one_job(&format!("{{ run: sh('x'), matrix: {} }}", repeat("i", count)));
     edge(axis, 256, "\"matrix\" holds 1 to 256 values, got 257");
+    // COMMAND_BYTES_MAX
     let command = |bytes| one_job(&format!("{{ run: sh('x'.repeat({bytes})) }}"));
     edge(command, 65_536, "a command has 1 to 65536 bytes");
     let tries = |count| one_job(&format!("{{ run: sh('x'), retry: {count} }}"));
     edge(tries, 100, "\"retry\" is a whole number from 1 to 100, got 101");
     let priority = |value| one_job(&format!("{{ run: sh('x'), priority: {value} }}"));
     edge(priority, 100, "\"priority\" is a whole number from -100 to 100, got 101");
-    // The options and the matrix are two of the 32 levels.
+    // CHECKOUT_DEPTH_MAX
+    let depth = |commits| one_job(&format!("{{ run: sh('x'), checkout: {{ depth: {commits} }} }}"));
+    edge(depth, 1_000_000, "a whole number from 0 to 1000000, got 1000001");
+    // PARALLEL_MAX
+    let parallel = |at_once| {
+        one_job(&format!("{{ steps: [parallel([sh('x')], {{ maxParallel: {at_once} }})] }}"))
+    };
+    edge(parallel, 256, "a whole number from 1 to 256, got 257");
+    // SCHEMA_DEPTH_MAX
+    let schema = |levels: usize| {
+        let (open, close) = ("z.array(".repeat(levels - 1), ")".repeat(levels - 1));
+        one_job(&format!(
+            "{{ run: step('s', {{ outputs: {{ a: {open}z.string(){close} }}, run: async () => ({{}}) }}) }}"
+        ))
+    };
+    edge(schema, 16, "nested deeper than 16 levels");
+    // DEPTH_MAX: the options and the matrix are two of the 32 levels.
     let deep = |depth: usize| {
         format!("const o = {}1{};", "{ a: ".repeat(depth), " }".repeat(depth))
             + &one_job("{ run: sh('x'), matrix: o }")
     };
     assert!(fault(&deep(30)).contains("\"matrix.a\" is a list of values"));
     assert!(fault(&deep(31)).contains("nested deeper than 32 levels"));
+}
+
+#[test]
+fn a_long_message_is_cut() {
+    // MESSAGE_BYTES_MAX
+    let room = 16 * 1024 - "Error: ".len();
+    let thrown = |bytes: usize| fault(&format!("throw new Error('q'.repeat({bytes}));"));
+    assert!(thrown(room).contains(&"q".repeat(room)));
+    let cut = thrown(room + 1);
+    assert!(cut.contains(&format!("{}…", "q".repeat(room))));
+    assert!(!cut.contains(&"q".repeat(room + 1)));
+}
+
+#[test]
+fn a_pattern_that_is_too_large_is_refused() {
+    // REGEX_BYTES_MAX is the size of the compiled pattern.
+    let pattern =
+        |count: usize| one_job(&format!("{{ run: sh('x'), runsOn: /^[a-z]{{{count}}}$/ }}"));
+    assert!(evaluate_one(&pattern(100)).is_ok());
+    assert!(!fault(&pattern(100_000)).is_empty());
 }
 
 #[test]

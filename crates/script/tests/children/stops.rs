@@ -71,6 +71,7 @@ fn a_child_left_behind_does_not_hold_the_step() {
 
 #[test]
 fn too_much_memory_fails_the_step_and_not_the_child() {
+    // RUN_MEMORY_BYTES_MAX
     let mut runner = Runner::steps(
         "async () => { const a = []; for (;;) a.push(new Uint8Array(2 ** 24)); }, async () => ({ ok: true })",
     );
@@ -91,6 +92,7 @@ fn output_beyond_the_capture_is_logged_but_not_read_by_halves() {
 
 #[test]
 fn the_runner_is_bounded_at_every_edge() {
+    // TIMERS_MAX, FILE_BYTES_MAX, CAPTURE_BYTES_MAX
     let timers = |count| {
         format!(
             "async () => {{ for (let i = 0; i < {count}; i += 1) setTimeout(() => {{}}, 1e6); return {{ ok: true }}; }}"
@@ -124,6 +126,7 @@ fn the_runner_is_bounded_at_every_edge() {
 
 #[test]
 fn only_so_many_commands_run_at_the_same_time() {
+    // COMMANDS_MAX
     let many = |count| {
         format!(
             "async ({{ $ }}) => {{ await Promise.all(Array.from({{ length: {count} }}, () => $`read x < /dev/null || sleep 0.5`)); }}"
