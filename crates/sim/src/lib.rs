@@ -1,5 +1,6 @@
 //! What tests need: a deterministic world, a forge, and servers and agents to drive.
 
 pub mod bench;
+pub mod chaos;
 pub mod forge;
 pub mod world;
