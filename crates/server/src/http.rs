@@ -181,7 +181,12 @@ async fn audit(
 
 #[cfg(test)]
 mod tests {
+    use axum::{body::Body, http::StatusCode};
+    use tokio_util::sync::CancellationToken;
+    use tower::ServiceExt;
+
     use super::*;
+    use crate::{StartOptions, config::Config, env::Env};
 
     #[test]
     fn only_our_own_names_are_answered() {
@@ -201,6 +206,37 @@ mod tests {
             assert!(!is_ours(host, public), "{host}");
         }
         assert!(!is_ours("ci.example.org", None));
+    }
+
+    #[tokio::test]
+    async fn a_body_above_api_body_bytes_max_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config { data_dir: folder.path().to_path_buf(), ..Config::default() };
+        config.listen.set_port(0);
+        let options = StartOptions {
+            config,
+            env: Env::system(),
+            launcher: shuntyard_script::Launcher { program: "shunt".into(), args: vec![] },
+            stop: CancellationToken::new(),
+            next_free_port: false,
+        };
+        let started = crate::start(options).await.unwrap();
+        let token = started.first_admin_token.unwrap();
+        let app = Arc::clone(&started.running.app);
+        let status = async |bytes: usize| {
+            let mut body = br#"{"name":"t","kind":"api"}"#.to_vec();
+            body.resize(bytes, b' ');
+            let request = Request::post("/api/v1/tokens")
+                .header(header::HOST, "localhost")
+                .header(header::CONTENT_TYPE, "application/json")
+                .header(header::AUTHORIZATION, format!("Bearer {token}"))
+                .body(Body::from(body))
+                .unwrap();
+            router(Arc::clone(&app)).oneshot(request).await.unwrap().status()
+        };
+        assert_eq!(status(API_BODY_BYTES_MAX).await, StatusCode::CREATED);
+        assert_eq!(status(API_BODY_BYTES_MAX + 1).await, StatusCode::PAYLOAD_TOO_LARGE);
+        started.running.stop().await;
     }
 
     #[test]

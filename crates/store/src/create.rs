@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use shuntyard_core::{apply::Retry, limits::RUN_JOBS_MAX};
+use shuntyard_core::{
+    apply::Retry,
+    limits::RUN_JOBS_MAX,
+    mutant::{self, Mutant},
+};
 use shuntyard_protocol::{
     DeliveryId, EventId, JobId, RunId, SourceId, Timestamp,
     plan::{Need, RunsOn},
@@ -155,7 +159,8 @@ impl Store {
                 created.fresh += 1;
             }
         }
-        if let (Some((delivery, outcome)), None) = (delivery, ended) {
+        let apart = mutant::on(Mutant::EndDeliveryApart);
+        if let (Some((delivery, outcome)), None, false) = (delivery, ended, apart) {
             delivery::finish(&mut tx, delivery, "done", outcome, Some(id), now).await?;
         }
         tx.commit().await?;

@@ -157,6 +157,17 @@ impl Store {
         batch::append(&self.inner, logs, now).await
     }
 
+    /// Facts and log chunks in one transaction, as a writer commits them, without a writer. Facts
+    /// do not wait for the storage of logs: each list has its own result.
+    pub async fn commit(
+        &self,
+        facts: Vec<Fact>,
+        logs: Vec<LogAppend>,
+        now: Timestamp,
+    ) -> (Result<Vec<Answer>, StoreError>, Result<Vec<LogAnswer>, StoreError>) {
+        batch::commit_apart(&self.inner, batch::Batch { facts, logs }, now).await
+    }
+
     /// Hands a fact to a writer, which commits it with whatever came in meanwhile. Waits when the
     /// writer is far behind. Facts about one job are applied in the order of submission.
     ///

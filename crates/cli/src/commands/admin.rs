@@ -154,21 +154,12 @@ fn kind_word(kind: SourceKind) -> &'static str {
 async fn source(command: SourceCommand) -> Result {
     match command {
         SourceCommand::Add { connect, kind, name, url, webhook_secret_file, org, label } => {
-            let secret = webhook_secret_file.as_deref().map(read_secret).transpose()?;
-            let url = match kind {
-                SourceKind::Local => {
-                    let path = std::path::Path::new(&url).canonicalize();
-                    let path = path.map_err(|error| usage(format!("{url}: {error}")))?;
-                    path.to_string_lossy().into_owned()
-                }
-                SourceKind::Github | SourceKind::Generic => url,
-            };
             let new = NewSource {
+                url: code_url(kind, url)?,
                 name,
                 kind: kind_word(kind).to_owned(),
-                url,
                 org,
-                webhook_secret: secret,
+                webhook_secret: webhook_secret_file.as_deref().map(read_secret).transpose()?,
                 forks: None,
                 labels: label,
                 work_tree: false,
@@ -176,26 +167,13 @@ async fn source(command: SourceCommand) -> Result {
             let source: Source = Client::connect(&connect.into())?.post("/sources", &new).await?;
             anstream::println!("added {}", source.name);
             if kind != SourceKind::Local {
-                anstream::println!(
-                    "send its webhooks (application/json) to {}",
-                    source.webhook_url
-                );
+                let url = source.webhook_url;
+                anstream::println!("send its webhooks (application/json) to {url}");
             }
             Ok(())
         }
         SourceCommand::List { connect, json } => {
-            let page: Page<Source> = Client::connect(&connect)?.get("/sources", &[]).await?;
-            if json {
-                return print_json(&page);
-            }
-            let row = |source: &Source| {
-                let secret = if source.has_webhook_secret { "set" } else { "" };
-                let Source { name, org, kind, url, forks, .. } = source.clone();
-                vec![name, org, kind, url, forks, secret.to_owned()]
-            };
-            let rows: Vec<_> = page.items.iter().map(row).collect();
-            table::print(&["name", "org", "kind", "url", "forks", "webhook secret"], &rows);
-            Ok(())
+            list_sources(&Client::connect(&connect)?, json).await
         }
         SourceCommand::Set { connect, name, org, forks, webhook_secret_file } => {
             let change = SourceChange {
@@ -216,25 +194,55 @@ async fn source(command: SourceCommand) -> Result {
         }
         SourceCommand::Deliveries { connect, name, org, json } => {
             let path = with_org(&format!("/sources/{name}/deliveries"), org.as_deref());
-            let page: Page<Delivery> = Client::connect(&connect)?.get(&path, &[]).await?;
-            if json {
-                return print_json(&page);
-            }
-            let row = |delivery: &Delivery| {
-                let outcome =
-                    delivery.outcome.as_deref().or(delivery.error.as_deref()).unwrap_or_default();
-                vec![
-                    show::time(delivery.created_at),
-                    delivery.kind.clone(),
-                    delivery.state.clone(),
-                    outcome.lines().next().unwrap_or_default().to_owned(),
-                ]
-            };
-            let rows: Vec<_> = page.items.iter().map(row).collect();
-            table::print(&["received", "event", "state", "outcome"], &rows);
-            Ok(())
+            list_deliveries(&Client::connect(&connect)?, &path, json).await
         }
     }
+}
+
+/// A local source is named by an absolute path.
+fn code_url(kind: SourceKind, url: String) -> Result<String> {
+    match kind {
+        SourceKind::Local => {
+            let path = std::path::Path::new(&url).canonicalize();
+            let path = path.map_err(|error| usage(format!("{url}: {error}")))?;
+            Ok(path.to_string_lossy().into_owned())
+        }
+        SourceKind::Github | SourceKind::Generic => Ok(url),
+    }
+}
+
+async fn list_sources(client: &Client, json: bool) -> Result {
+    let page: Page<Source> = client.get("/sources", &[]).await?;
+    if json {
+        return print_json(&page);
+    }
+    let row = |source: &Source| {
+        let secret = if source.has_webhook_secret { "set" } else { "" };
+        let Source { name, org, kind, url, forks, .. } = source.clone();
+        vec![name, org, kind, url, forks, secret.to_owned()]
+    };
+    let rows: Vec<_> = page.items.iter().map(row).collect();
+    table::print(&["name", "org", "kind", "url", "forks", "webhook secret"], &rows);
+    Ok(())
+}
+
+async fn list_deliveries(client: &Client, path: &str, json: bool) -> Result {
+    let page: Page<Delivery> = client.get(path, &[]).await?;
+    if json {
+        return print_json(&page);
+    }
+    let row = |delivery: &Delivery| {
+        let outcome = delivery.outcome.as_deref().or(delivery.error.as_deref()).unwrap_or_default();
+        vec![
+            show::time(delivery.created_at),
+            delivery.kind.clone(),
+            delivery.state.clone(),
+            outcome.lines().next().unwrap_or_default().to_owned(),
+        ]
+    };
+    let rows: Vec<_> = page.items.iter().map(row).collect();
+    table::print(&["received", "event", "state", "outcome"], &rows);
+    Ok(())
 }
 
 fn with_org(path: &str, org: Option<&str>) -> String {

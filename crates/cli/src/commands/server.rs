@@ -74,7 +74,9 @@ impl Server {
             stop: CancellationToken::new(),
             next_free_port,
         })
-        .await?;
+        .await
+        // A taken port, a missing file, a wrong key: people can mend it, and no run has failed.
+        .map_err(|error| Failure::Usage(format!("{error:#}")))?;
         let running = started.running;
         let token_file = data.join(ADMIN_TOKEN_FILE);
         let token = if token_file.exists() {

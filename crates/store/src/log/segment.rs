@@ -21,7 +21,7 @@ use tokio::task;
 use crate::error::StoreError;
 
 /// A segment is closed when it has grown beyond this.
-pub(crate) const SEGMENT_BYTES_MAX: u64 = 64 * 1024 * 1024;
+pub(crate) const SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A stretch of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ struct Writing {
 impl DirSegments {
     /// Creates nothing before the first append.
     pub(crate) fn new(folder: PathBuf, instance: InstanceId) -> Self {
-        Self::with_max(folder, instance, SEGMENT_BYTES_MAX)
+        Self::with_max(folder, instance, SEGMENT_BYTES)
     }
 
     fn with_max(folder: PathBuf, instance: InstanceId, max: u64) -> Self {
