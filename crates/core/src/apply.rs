@@ -159,8 +159,8 @@ pub enum Answer {
     Begun { release_at: Timestamp, cancel: Option<Cancel> },
     /// `Renewed`: not given away before `release_at`. Whoever renews hears of a cancel again.
     Renewed { release_at: Timestamp, cancel: Option<Cancel> },
-    /// `Renewed`: too late, the release has passed. The fence holds, and the attempt's result is
-    /// still taken until it is declared lost.
+    /// `Renewed`: too late, the release has passed or the attempt is over. The fence holds; the
+    /// attempt's result is still taken until it is declared lost, and its log after that.
     Expired,
     /// `Attempt`: everything up to `seq` is committed.
     Acked { seq: u64 },

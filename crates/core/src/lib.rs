@@ -11,6 +11,7 @@ pub mod glob;
 pub mod graph;
 pub mod labels;
 pub mod limits;
+pub mod mutant;
 pub mod plan;
 pub mod schedule;
 pub mod state;

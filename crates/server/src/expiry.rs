@@ -36,11 +36,9 @@ pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
     if answers.contains(&Answer::Done) {
         // Only those whose time had really come: another one may just have been answered.
         for (fact, _) in facts.iter().zip(&answers).filter(|(_, answer)| **answer == Answer::Done) {
-            if let Fact::OfferExpired { id, .. }
-            | Fact::StartExpired { id }
-            | Fact::Lost { id, .. } = fact
-            {
-                release(app, *id);
+            if let Some(id) = withdrawn(fact) {
+                app.agents.send_to_holder(id, &ToAgent::Superseded { id });
+                app.agents.ended(id);
             }
         }
         app.pokes.dispatch.poke();
@@ -77,8 +75,11 @@ pub fn fact(due: Due, overdue: Overdue) -> Fact {
     }
 }
 
-/// The attempt's old holder is told, so that it gives its slot back.
-fn release(app: &App, id: AttemptId) {
-    app.agents.send_to_holder(id, &ToAgent::Superseded { id });
-    app.agents.ended(id);
+/// The attempt whose holder must be told to give its slot back. A lost one is not told: its own
+/// fence ends it, and what is left of its log is still wanted.
+pub fn withdrawn(fact: &Fact) -> Option<AttemptId> {
+    if let Fact::OfferExpired { id, .. } | Fact::StartExpired { id } = fact {
+        return Some(*id);
+    }
+    None
 }

@@ -26,7 +26,7 @@ mod watch;
 /// Pure decisions, for simulations.
 pub mod parts {
     pub use crate::{
-        expiry::{fact, look},
+        expiry::{fact, look, withdrawn},
         link::meaning::{About, Ask, Breach, Reply, Sender, asks, key_hash, log_reply, replies},
     };
 }

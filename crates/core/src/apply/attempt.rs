@@ -6,7 +6,10 @@ use shuntyard_protocol::{
 };
 
 use super::{Answer, KeyHash, Step, Stop, world::World};
-use crate::state::{AttemptState, JobState, RunState, StepState};
+use crate::{
+    mutant::{self, Mutant},
+    state::{AttemptState, JobState, RunState, StepState},
+};
 
 impl World {
     pub(super) fn renewed(
@@ -16,13 +19,16 @@ impl World {
         release_at: Timestamp,
     ) -> Result<Answer, Stop> {
         let Some((job, attempt)) = self.current_with_key(id, key) else {
-            return Ok(Answer::Superseded);
+            // A renewal may be overtaken by the attempt's own end: the rest of its log is wanted.
+            let attempt = self.loaded.attempts.get(&id);
+            let known = attempt.is_some_and(|attempt| attempt.key_hash.as_ref() == Some(key));
+            return Ok(if known { Answer::Expired } else { Answer::Superseded });
         };
         // From the release on others may hold what was this attempt's.
         if attempt.release_at.is_some_and(|release| release <= self.now) {
             return Ok(Answer::Expired);
         }
-        let cancel = job.cancel.clone();
+        let cancel = job.cancel.clone().filter(|_| !mutant::on(Mutant::ForgetCancel));
         if job.state == JobState::Recovering {
             self.move_job(id.job, JobState::Running)?;
         }
@@ -34,6 +40,9 @@ impl World {
         id: AttemptId,
         renewed_before: Timestamp,
     ) -> Result<Answer, Stop> {
+        if mutant::on(Mutant::LostWhenOverdue) {
+            return self.lost(id, true);
+        }
         match self.current(id) {
             Some((job, attempt))
                 if job.state == JobState::Running
@@ -49,7 +58,8 @@ impl World {
         match self.current(id) {
             Some((job, attempt))
                 if job.state.is_running()
-                    && attempt.release_at.is_some_and(|at| at <= self.now) =>
+                    && (attempt.release_at.is_some_and(|at| at <= self.now)
+                        || mutant::on(Mutant::LostWhenOverdue)) =>
             {
                 let reason = "its agent was lost";
                 self.attempt_mut(id).reason = Some(reason.to_owned());
@@ -70,7 +80,7 @@ impl World {
         fact: &AttemptFact,
     ) -> Result<Answer, Stop> {
         let Some(attempt) = self.loaded.attempts.get(&id) else { return Ok(Answer::Superseded) };
-        if attempt.key_hash.as_ref() != Some(key) {
+        if attempt.key_hash.as_ref() != Some(key) && !mutant::on(Mutant::IgnoreKeyHash) {
             return Ok(Answer::Superseded);
         }
         let have = attempt.seq;
@@ -105,6 +115,11 @@ impl World {
         let attempt = self.attempt_mut(id);
         attempt.late = Some(end.outcome);
         attempt.end = Some(end.clone());
+        if mutant::on(Mutant::AcceptLateResult)
+            && self.loaded.jobs.get(&id.job).is_some_and(|job| job.state.is_ended())
+        {
+            self.job_mut(id.job).state = JobState::Ended(end.outcome);
+        }
     }
 
     fn step_started(&mut self, id: AttemptId, step: u32, at: Timestamp) -> Result<(), Stop> {
@@ -157,6 +172,7 @@ impl World {
                 step.ended_at = Some(self.now);
             }
         }
+        let safe = safe || mutant::on(Mutant::RetryUncontained);
         if safe && self.may_retry(id.job, outcome) {
             return self.try_again(id.job, outcome, reason);
         }

@@ -5,7 +5,10 @@ use std::collections::VecDeque;
 use shuntyard_protocol::{JobId, Outcome, RunId};
 
 use super::{Edge, GroupKey, Stop, world::World};
-use crate::state::{JobState, RunState};
+use crate::{
+    mutant::{self, Mutant},
+    state::{JobState, RunState},
+};
 
 impl World {
     /// Ends a job, lets go or skips what waited for it, and ends the run after its last job.
@@ -63,6 +66,9 @@ impl World {
         let now = self.now;
         let job = self.job_mut(id);
         job.waiting_for -= 1;
+        if mutant::on(Mutant::DoubleEdge) {
+            job.waiting_for = job.waiting_for.saturating_sub(1);
+        }
         if job.waiting_for == 0 {
             job.queued_at = Some(now);
             self.move_job(id, JobState::Queued)?;

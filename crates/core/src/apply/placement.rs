@@ -4,7 +4,10 @@
 use shuntyard_protocol::{AgentId, JobId, Outcome, Timestamp, agent::AttemptId};
 
 use super::{Answer, KeyHash, PLACEMENTS_MAX, REFUSED_MAX, Stop, world::World};
-use crate::state::{AttemptState, JobState, RunState};
+use crate::{
+    mutant::{self, Mutant},
+    state::{AttemptState, JobState, RunState},
+};
 
 impl World {
     pub(super) fn reserved(
@@ -112,6 +115,9 @@ impl World {
         key_hash: KeyHash,
         release_at: Timestamp,
     ) -> Result<Answer, Stop> {
+        if mutant::on(Mutant::BeginSuperseded) && self.current(id).is_none() {
+            return Ok(Answer::Begun { release_at, cancel: None });
+        }
         let Some((job, attempt)) = self.current(id) else { return Ok(Answer::Superseded) };
         if attempt.agent != Some(agent) {
             return Ok(Answer::Superseded);
@@ -186,7 +192,9 @@ impl World {
         self.withdraw(id, reason)?;
         self.move_job(id.job, JobState::Queued)?;
         let job = self.job_mut(id.job);
-        job.attempt += 1;
+        if !mutant::on(Mutant::ReuseAttemptNumber) {
+            job.attempt += 1;
+        }
         job.reason = Some(reason.to_owned());
         Ok(Answer::Done)
     }

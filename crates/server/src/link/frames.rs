@@ -79,10 +79,8 @@ impl Frames {
                         Ok(Committed::Log(id, stream, answer.committed().await?))
                     }));
                 }
-                Ask::Drain => {
-                    self.app.agents.drain(self.agent);
-                    self.app.store.set_agent_draining(self.agent, true).await?;
-                }
+                // Its own wish ends with its link: the next start takes jobs again.
+                Ask::Drain => self.app.agents.set_draining(self.agent, true),
             }
         }
         Ok(())
@@ -112,20 +110,32 @@ impl Frames {
             match reply {
                 Reply::Send(frame) => self.send(&frame, b"").await?,
                 Reply::Start(id) => self.start(id).await?,
-                Reply::Freed(id) => {
-                    if self.app.agents.ended(id) {
-                        self.app.pokes.dispatch.poke();
-                    }
-                }
+                Reply::Freed(id) => self.freed(id),
             }
         }
         Ok(())
     }
 
+    /// The attempt takes no slot any more.
+    fn freed(&self, id: AttemptId) {
+        if self.app.agents.ended(id) {
+            self.app.pokes.dispatch.poke();
+        }
+    }
+
     async fn start(&mut self, id: AttemptId) -> anyhow::Result<()> {
         match dispatch::spec(&self.app, id).await? {
             Some((spec, folder)) => self.send(&ToAgent::Start(Box::new(spec)), &folder).await,
-            None => self.send(&ToAgent::Superseded { id }, b"").await,
+            None => {
+                self.freed(id);
+                self.send(&ToAgent::Superseded { id }, b"").await
+            }
+        }
+    }
+
+    fn freed(&self, id: AttemptId) {
+        if self.app.agents.ended(id) {
+            self.app.pokes.dispatch.poke();
         }
     }
 

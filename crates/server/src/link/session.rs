@@ -23,7 +23,7 @@ use shuntyard_protocol::{
     agent::{FromAgent, Hello, ToAgent, VERSIONS, Verdict, Welcome},
     frame,
 };
-use shuntyard_store::HeldAttempt;
+use shuntyard_store::{CancelWanted, HeldAttempt};
 use tokio::{sync::mpsc, time};
 use tokio_util::sync::CancellationToken;
 
@@ -113,7 +113,8 @@ async fn serve(app: Arc<App>, socket: WebSocket, place: Place) -> anyhow::Result
             org: admitted.agent.org.clone(),
             labels: labels(&admitted),
             slots: admitted.seen.slots as usize,
-            draining: admitted.agent.draining,
+            // Whoever registers again is ready again; the row says so, too.
+            draining: false,
             held,
             outgoing: outgoing.clone(),
             close: close.clone(),
@@ -121,6 +122,9 @@ async fn serve(app: Arc<App>, socket: WebSocket, place: Place) -> anyhow::Result
     );
     tracing::info!(%agent, name = admitted.agent.name, "agent connected");
     app.pokes.dispatch.poke();
+    for CancelWanted { id, force, reason } in app.store.cancels_for(agent).await? {
+        app.agents.send_to_holder(id, &ToAgent::Cancel { id, force, reason });
+    }
     let frames = Frames::new(Arc::clone(&app), agent, outgoing);
     let ended = tokio::select! {
         ended = read(&app, agent, &mut stream, frames) => ended,
