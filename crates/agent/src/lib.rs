@@ -41,6 +41,9 @@ pub mod parts {
     pub use crate::{
         handoff::{HandoffError, VARIABLE_BYTES_MAX, check_variable, parse as parse_handoff},
         lease::{Fence, Lease},
+        link::mailbox::Mailbox,
         spool::{Disk, LogBatch, Spool, SpoolError},
+        uplink::{Outgoing, Uplink},
+        wire::{FromSupervisor, Online, ToSupervisor},
     };
 }

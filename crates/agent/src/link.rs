@@ -5,7 +5,7 @@ mod custodian;
 mod held;
 mod host;
 mod hub;
-mod mailbox;
+pub(crate) mod mailbox;
 mod session;
 mod tls;
 

@@ -14,6 +14,7 @@ use std::{
     path::Path,
 };
 
+use shuntyard_core::mutant::{self, Mutant};
 use shuntyard_protocol::{
     Timestamp,
     agent::{AttemptFact, Chunk, End, FACTS_PER_FRAME_MAX, Mark, NumberedFact},
@@ -190,6 +191,10 @@ impl<D: Disk> Spool<D> {
 
     /// Makes the log and then the facts durable, as far as they were added.
     pub fn sync(&mut self) -> Result<(), SpoolError> {
+        if mutant::on(Mutant::SkipSpoolSync) {
+            self.facts_synced = self.facts_len();
+            return Ok(());
+        }
         self.log.sync().map_err(|source| SpoolError::Write { journal: "log", source })?;
         self.facts.sync().map_err(|source| SpoolError::Write { journal: "fact", source })?;
         self.facts_synced = self.facts_len();
@@ -227,9 +232,11 @@ impl<D: Disk> Spool<D> {
 
     /// A link is there, and the coordinator has this much: send from there on.
     pub fn online(&mut self, log: &BTreeMap<u32, u64>, facts: u64) -> Result<(), SpoolError> {
-        self.sent.clone_from(log);
-        self.cursor = self.log.first();
-        self.facts_sent = facts.min(self.facts_len());
+        if !mutant::on(Mutant::ForgetResend) {
+            self.sent.clone_from(log);
+            self.cursor = self.log.first();
+            self.facts_sent = facts.min(self.facts_len());
+        }
         self.ack_facts(facts);
         self.ack_log(log)
     }
@@ -242,7 +249,8 @@ impl<D: Disk> Spool<D> {
         }
         while let Some(oldest) = self.log.oldest_closed() {
             let Some((segment, ends)) = self.segment_ends.front() else { break };
-            if *segment != oldest || !reached(&self.acked, ends) {
+            let acked = reached(&self.acked, ends) || mutant::on(Mutant::TrimUnacked);
+            if *segment != oldest || !acked {
                 break;
             }
             self.log

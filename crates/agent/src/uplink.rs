@@ -5,43 +5,51 @@ use shuntyard_protocol::agent::{AttemptId, AttemptKey, FromAgent, ToAgent};
 
 use crate::{
     attempt::AttemptDir,
-    spool::{DirDisk, Spool, SpoolError},
+    spool::{DirDisk, Disk, Spool, SpoolError},
     wire::{FromSupervisor, Online},
 };
 
 /// A frame for the agent and its payload.
-pub(crate) type Outgoing = (FromSupervisor, Vec<u8>);
+pub type Outgoing = (FromSupervisor, Vec<u8>);
 
 /// The spool of an attempt that has begun, and its link.
 #[derive(Debug)]
-pub(crate) struct Uplink {
+pub struct Uplink<D> {
     pub id: AttemptId,
     pub key: Option<AttemptKey>,
-    pub spool: Spool<DirDisk>,
+    pub spool: Spool<D>,
     /// The agent's current link to a coordinator.
     pub link: Option<u64>,
     /// Only the spool's content is wanted.
     pub finish: bool,
 }
 
-impl Uplink {
+impl Uplink<DirDisk> {
     pub(crate) fn open(dir: &AttemptDir, quota_bytes: u64) -> Result<Self, SpoolError> {
-        let spool = Spool::in_dir(&dir.spool(), quota_bytes)?;
-        Ok(Self { id: dir.id, key: dir.key(), spool, link: None, finish: false })
+        Ok(Self::new(dir.id, dir.key(), Spool::in_dir(&dir.spool(), quota_bytes)?))
+    }
+}
+
+impl<D: Disk> Uplink<D> {
+    /// Without a link yet.
+    pub fn new(id: AttemptId, key: Option<AttemptKey>, spool: Spool<D>) -> Self {
+        Self { id, key, spool, link: None, finish: false }
     }
 
-    pub(crate) fn online(&mut self, online: &Online) -> Result<(), SpoolError> {
+    /// There is a link to a coordinator.
+    pub fn online(&mut self, online: &Online) -> Result<(), SpoolError> {
         self.link = Some(online.link);
         self.finish |= online.finish;
         self.spool.online(&online.log, online.facts)
     }
 
-    pub(crate) fn offline(&mut self) {
+    /// The link is lost.
+    pub fn offline(&mut self) {
         self.link = None;
     }
 
     /// Takes an acknowledgement.
-    pub(crate) fn acknowledge(&mut self, frame: &ToAgent) -> Result<(), SpoolError> {
+    pub fn acknowledge(&mut self, frame: &ToAgent) -> Result<(), SpoolError> {
         if let ToAgent::LogAck { to, .. } = frame {
             self.spool.ack_log(to)?;
         }
@@ -52,12 +60,12 @@ impl Uplink {
     }
 
     /// Wraps a frame for the current link.
-    pub(crate) fn up(&self, frame: FromAgent) -> Option<FromSupervisor> {
+    pub fn up(&self, frame: FromAgent) -> Option<FromSupervisor> {
         self.link.map(|link| FromSupervisor::Up { link, frame })
     }
 
     /// The next facts or the next log, facts first.
-    pub(crate) fn next(&mut self) -> Result<Option<Outgoing>, SpoolError> {
+    pub fn next(&mut self) -> Result<Option<Outgoing>, SpoolError> {
         let (Some(_), Some(key)) = (self.link, self.key.clone()) else { return Ok(None) };
         let id = self.id;
         let facts = self.spool.next_facts()?;
@@ -71,7 +79,7 @@ impl Uplink {
     }
 
     /// Whether nothing of this attempt is needed here any more.
-    pub(crate) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         let log_only = self.finish && self.spool.end().is_some() && self.spool.log_acked();
         self.spool.is_complete() || log_only
     }

@@ -23,7 +23,7 @@ use tokio_util::{
 /// From a supervisor (or whoever sends a dead one's spool) to the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum FromSupervisor {
+pub enum FromSupervisor {
     /// First frame.
     Hello {
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ pub(crate) enum FromSupervisor {
 /// From the agent to a supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum ToSupervisor {
+pub enum ToSupervisor {
     /// There is a link to a coordinator, which has this much.
     Online(Online),
     Offline {},
@@ -61,7 +61,7 @@ pub(crate) enum ToSupervisor {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Online {
+pub struct Online {
     /// Counts the agent's links; unique over the agent's restarts.
     pub link: u64,
     pub timers: Timers,

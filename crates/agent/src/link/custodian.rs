@@ -13,6 +13,7 @@ use tokio::io::DuplexStream;
 use crate::{
     attempt::AttemptDir,
     clock, sandbox,
+    spool::DirDisk,
     uplink::Uplink,
     wire::{self, FromSupervisor, ToSupervisor},
 };
@@ -80,7 +81,7 @@ fn last_words(dir: &AttemptDir) -> String {
     String::from_utf8_lossy(&bytes[from..]).trim().to_owned()
 }
 
-fn lost(uplink: &Uplink, at: Timestamp) -> End {
+fn lost(uplink: &Uplink<DirDisk>, at: Timestamp) -> End {
     // What a command had written and nobody had read is gone: those streams end nowhere known.
     let mut torn: Vec<u32> = uplink.spool.open_steps().iter().map(|step| step + 1).collect();
     if torn.is_empty() {

@@ -8,7 +8,7 @@ use crate::wire::{Online, ToSupervisor};
 
 /// For a supervisor: the latest of everything, so that it can be sent again after any break.
 #[derive(Clone, Default)]
-pub(super) struct Mailbox {
+pub struct Mailbox {
     online: Option<Online>,
     begun: Option<ToAgent>,
     superseded: bool,
@@ -21,7 +21,7 @@ pub(super) struct Mailbox {
 
 impl Mailbox {
     /// What of this the supervisor has not been told, after it was told `told`.
-    pub(super) fn since(&self, told: &Self, id: AttemptId) -> Vec<ToSupervisor> {
+    pub fn since(&self, told: &Self, id: AttemptId) -> Vec<ToSupervisor> {
         let mut frames = Vec::new();
         match (&self.online, &told.online) {
             (Some(online), before) if before.as_ref() != Some(online) => {
@@ -58,54 +58,61 @@ impl Mailbox {
         frames
     }
 
-    pub(super) fn is_superseded(&self) -> bool {
+    /// Whether the attempt is over.
+    pub fn is_superseded(&self) -> bool {
         self.superseded
     }
 
     /// The link is lost.
-    pub(super) fn offline(&mut self) {
+    pub fn offline(&mut self) {
         self.online = None;
         // An answer counts from the question on the same link, and from no later one.
         self.begun = None;
     }
 
     /// There is a link, and the coordinator has this much.
-    pub(super) fn online(&mut self, online: Online) {
+    pub fn online(&mut self, online: Online) {
         self.log_ack.clone_from(&online.log);
         self.fact_ack = online.facts;
         self.online = Some(online);
     }
 
-    pub(super) fn begun(&mut self, frame: ToAgent) {
+    /// The permission to run came.
+    pub fn begun(&mut self, frame: ToAgent) {
         self.begun = Some(frame);
     }
 
     /// Everything on this host is to end.
-    pub(super) fn cancel_all(&mut self, grace_ms: u64) {
+    pub fn cancel_all(&mut self, grace_ms: u64) {
         self.cancel_grace_ms = Some(grace_ms);
     }
 
-    pub(super) fn supersede(&mut self) {
+    /// The attempt is over.
+    pub fn supersede(&mut self) {
         self.superseded = true;
     }
 
-    pub(super) fn renew(&mut self, renewed: Renewed) {
+    /// The coordinator committed a renewal.
+    pub fn renew(&mut self, renewed: Renewed) {
         self.renewed = Some(renewed);
     }
 
-    pub(super) fn cancel(&mut self, force: bool, reason: String) {
+    /// Somebody wants the attempt to end.
+    pub fn cancel(&mut self, force: bool, reason: String) {
         let force = force || self.cancel.as_ref().is_some_and(|(forced, _)| *forced);
         self.cancel = Some((force, reason));
     }
 
-    pub(super) fn ack_log(&mut self, to: BTreeMap<u32, u64>) {
+    /// Everything before these offsets is durable.
+    pub fn ack_log(&mut self, to: BTreeMap<u32, u64>) {
         for (stream, offset) in to {
             let acked = self.log_ack.entry(stream).or_default();
             *acked = offset.max(*acked);
         }
     }
 
-    pub(super) fn ack_facts(&mut self, seq: u64) {
+    /// Everything up to this fact is committed.
+    pub fn ack_facts(&mut self, seq: u64) {
         self.fact_ack = self.fact_ack.max(seq);
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     clock,
     lease::{Fence, Lease},
     sandbox::KillTimer,
-    spool::RECORD_LOG_BYTES_MAX,
+    spool::{DirDisk, RECORD_LOG_BYTES_MAX},
     uplink::{Outgoing, Uplink},
     wire::{FromSupervisor, Online, ToSupervisor},
 };
@@ -91,7 +91,7 @@ pub(super) struct Core {
     pub dir: AttemptDir,
     pub spec: Spec,
     pub settings: Settings,
-    uplink: RefCell<Uplink>,
+    uplink: RefCell<Uplink<DirDisk>>,
     phase: RefCell<Phase>,
     lease: RefCell<Option<Lease>>,
     kill_timer: KillTimer,
