@@ -133,12 +133,6 @@ impl Frames {
         }
     }
 
-    fn freed(&self, id: AttemptId) {
-        if self.app.agents.ended(id) {
-            self.app.pokes.dispatch.poke();
-        }
-    }
-
     async fn send(&mut self, frame: &ToAgent, payload: &[u8]) -> anyhow::Result<()> {
         let bytes = frame::encode(frame, payload)?;
         // The writer cuts off an agent that does not read, which ends this wait.
