@@ -3,9 +3,10 @@
 //! A delivery is leased, so that a coordinator that dies over it leaves it to another one; ending it
 //! and creating its runs is one transaction.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, bail};
+use futures_util::future;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use shuntyard_core::{
@@ -16,7 +17,7 @@ use shuntyard_core::{
     trigger::{self, Verdict},
 };
 use shuntyard_protocol::{
-    DeliveryId, EventId, JobId, RunId,
+    DeliveryId, EventId, JobId, RunId, SourceId,
     api::StartRequest,
     plan::{Job, RunsOn, Selector, Workflow},
 };
@@ -58,9 +59,18 @@ async fn batch(app: &App) -> anyhow::Result<bool> {
     let now = app.env.now();
     let due = app.store.lease_deliveries(app.instance, BATCH_MAX, LEASE, now).await?;
     let full = due.len() == BATCH_MAX as usize;
+    let mut by_source: BTreeMap<SourceId, Vec<Delivery>> = BTreeMap::new();
     for delivery in due {
-        process(app, &delivery).await?;
+        by_source.entry(delivery.source_id).or_default().push(delivery);
     }
+    // A slow repository holds up its own deliveries, which keep their order, and no others.
+    let sources = by_source.into_values().map(async |deliveries| {
+        for delivery in deliveries {
+            process(app, &delivery).await?;
+        }
+        anyhow::Ok(())
+    });
+    future::try_join_all(sources).await?;
     Ok(full)
 }
 
@@ -108,7 +118,7 @@ async fn handle(app: &App, delivery: &Delivery) -> anyhow::Result<Done> {
     let event = complete(app, &source, incoming).await?;
     let planned = match planner::plan_at(app, &source, &event.commit).await {
         Ok(planned) => planned,
-        Err(PlanFailure::Author(error)) => {
+        Err(PlanFailure::Author(error) | PlanFailure::Limit(error)) => {
             return Ok(Done::Refused(format!("plan error: {error}")));
         }
         Err(PlanFailure::Here(error)) => return Err(error),

@@ -106,11 +106,15 @@ impl Agents {
     }
 
     /// Asks an agent to take an attempt. False: it is not there any more.
-    pub fn offer(&self, agent: AgentId, id: AttemptId, name: &str) -> bool {
+    pub(crate) fn offer(&self, agent: AgentId, id: AttemptId, name: &str) -> bool {
         let frame = ToAgent::Offer { id, name: name.to_owned() };
-        let sent = self.send(agent, &frame);
-        if sent && let Some(session) = self.lock().get_mut(&agent) {
+        // The slot is taken before the agent can answer, so that its answer can give it back.
+        if let Some(session) = self.lock().get_mut(&agent) {
             session.held.insert(id);
+        }
+        let sent = self.send(agent, &frame);
+        if !sent {
+            self.ended(id);
         }
         sent
     }
@@ -143,11 +147,16 @@ impl Agents {
         sent
     }
 
-    /// Offers nothing more to an agent.
-    pub fn drain(&self, agent: AgentId) {
+    /// Offers nothing more to an agent while it is connected, or something again.
+    pub fn set_draining(&self, agent: AgentId, draining: bool) {
         if let Some(session) = self.lock().get_mut(&agent) {
-            session.draining = true;
+            session.draining = draining;
         }
+    }
+
+    /// Whether a connected agent is offered nothing more.
+    pub fn is_draining(&self, agent: AgentId) -> bool {
+        self.lock().get(&agent).is_some_and(|session| session.draining)
     }
 
     /// Closes an agent's link.

@@ -28,8 +28,10 @@ pub(crate) struct Planned {
 /// Why a commit has no plan.
 #[derive(Debug)]
 pub(crate) enum PlanFailure {
-    /// The author's mistake: trying again changes nothing.
+    /// The author's mistake: trying again changes nothing, so it is kept.
     Author(String),
+    /// It ran into a limit of this machine: most likely the author's affair, but not surely.
+    Limit(String),
     /// Something here or on the way did not work: worth another try.
     Here(anyhow::Error),
 }
@@ -73,7 +75,9 @@ pub(crate) async fn plan_at(
     source: &Source,
     commit: &str,
 ) -> Result<Planned, PlanFailure> {
-    if let Some(known) = app.store.plan_at(source.id, commit).await? {
+    // Another version may plan the same files differently, and support more.
+    let at = format!("{commit} {}", env!("CARGO_PKG_VERSION"));
+    if let Some(known) = app.store.plan_at(source.id, &at).await? {
         return match (known.plan_key, known.error) {
             (Some(key), _) => load(app, key).await,
             (None, error) => Err(PlanFailure::Author(error.unwrap_or_default())),
@@ -82,16 +86,16 @@ pub(crate) async fn plan_at(
     let files = app.git.workflow_folder(source.id, commit).await?;
     match evaluate(app, source, files).await {
         Ok((stored, plan)) => {
-            app.store.put_plan(source.id, commit, &stored, app.env.now()).await?;
+            app.store.put_plan(source.id, &at, &stored, app.env.now()).await?;
             let plan = Arc::new(plan);
             app.plans.put(&stored.key, &plan);
             Ok(Planned { key: stored.key, plan })
         }
         Err(PlanFailure::Author(error)) => {
-            app.store.put_plan_error(source.id, commit, &error, app.env.now()).await?;
+            app.store.put_plan_error(source.id, &at, &error, app.env.now()).await?;
             Err(PlanFailure::Author(error))
         }
-        Err(here) => Err(here),
+        Err(other) => Err(other),
     }
 }
 
@@ -126,10 +130,11 @@ async fn evaluate(
     let require = if lenient { Require::Nothing } else { Require::Walls };
     let evaluated = shuntyard_script::evaluate(&app.launcher, &bundle, app.env.now(), require);
     let evaluated = evaluated.await.map_err(|error| match error {
-        EvaluateError::Faults(_) | EvaluateError::Died { .. } | EvaluateError::TimedOut => {
-            PlanFailure::Author(clip(error.to_string()))
+        EvaluateError::Faults(_) => PlanFailure::Author(clip(error.to_string())),
+        EvaluateError::Died { .. } | EvaluateError::TimedOut => {
+            PlanFailure::Limit(clip(error.to_string()))
         }
-        EvaluateError::MissingLayers(_) => PlanFailure::Author(format!(
+        EvaluateError::MissingLayers(_) => PlanFailure::Limit(format!(
             "{error}; a newer kernel has them, or set sandbox.allow_missing_walls = true"
         )),
         EvaluateError::Spawn { .. } | EvaluateError::Link(_) | EvaluateError::Answer(_) => {

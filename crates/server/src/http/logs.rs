@@ -184,7 +184,10 @@ impl Live {
                     }
                 }
             };
-            drop(time::timeout(POLL_PERIOD, concerns).await);
+            tokio::select! {
+                _ = time::timeout(POLL_PERIOD, concerns) => {}
+                () = self.sender.closed() => return Ok(()),
+            }
         }
     }
 
