@@ -419,8 +419,14 @@ pub(crate) enum AgentCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Offer an agent nothing more.
+    /// Offer an agent nothing more, until `resume`.
     Drain {
+        #[command(flatten)]
+        connect: Connect,
+        id: String,
+    },
+    /// Offer jobs to a drained agent again.
+    Resume {
         #[command(flatten)]
         connect: Connect,
         id: String,

@@ -61,6 +61,7 @@ fn api() -> OpenApiRouter<Shared> {
         .routes(routes!(runs::queue))
         .routes(routes!(agents::list))
         .routes(routes!(agents::drain))
+        .routes(routes!(agents::resume))
         .routes(routes!(agents::revoke))
         .routes(routes!(sources::list, sources::create))
         .routes(routes!(sources::change, sources::remove))

@@ -23,6 +23,7 @@ row! {
         pub containment: Containment,
         pub boot_id: String,
         pub software: String,
+        /// An admin wants it to be offered nothing more.
         pub draining: bool,
         /// The coordinator that it is connected to.
         pub instance_id: Option<InstanceId>,
@@ -50,8 +51,8 @@ pub(crate) const ENROL: &str = "insert into agent (id, org, name, public_key, to
 pub(crate) const BY_KEY: &str = "select * from agent where public_key = $1";
 pub(crate) const BY_ID: &str = "select * from agent where id = $1";
 pub(crate) const SEEN: &str = "update agent set name = $2, labels = $3, slots = $4, \
-    containment = $5, boot_id = $6, software = $7, instance_id = $8, seen_at = $9, \
-    draining = false where id = $1 and revoked_at is null";
+    containment = $5, boot_id = $6, software = $7, instance_id = $8, seen_at = $9 \
+    where id = $1 and revoked_at is null";
 pub(crate) const BEAT: &str = "update agent set seen_at = $2 where id = $1 and seen_at < $2";
 pub(crate) const GONE: &str =
     "update agent set instance_id = null, seen_at = $3 where id = $1 and instance_id = $2";

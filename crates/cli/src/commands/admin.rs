@@ -135,6 +135,10 @@ async fn agent(command: AgentCommand) -> Result {
             let path = format!("/agents/{id}/drain");
             Client::connect(&connect)?.tell(Method::POST, &path, &json!({})).await
         }
+        AgentCommand::Resume { connect, id } => {
+            let path = format!("/agents/{id}/resume");
+            Client::connect(&connect)?.tell(Method::POST, &path, &json!({})).await
+        }
         AgentCommand::Revoke { connect, id } => {
             Client::connect(&connect)?
                 .tell(Method::DELETE, &format!("/agents/{id}"), &json!({}))

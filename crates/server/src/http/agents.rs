@@ -1,4 +1,4 @@
-//! Agents: seen, drained, revoked.
+//! Agents: seen, drained and resumed, revoked.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub async fn list(
         slots: agent.slots,
         containment: agent.containment,
         software: agent.software,
-        draining: agent.draining,
+        draining: agent.draining || app.agents.is_draining(agent.id),
         seen_at: agent.seen_at,
         revoked: agent.revoked_at.is_some(),
     });
@@ -53,8 +53,24 @@ pub async fn drain(
 ) -> ApiResult<StatusCode> {
     let agent = find(&app, &caller, &id).await?;
     app.store.set_agent_draining(agent, true).await?;
-    app.agents.drain(agent);
+    app.agents.set_draining(agent, true);
     audit(&app, &caller, caller.org().unwrap_or("*"), "agent.drain", &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Offers jobs to a drained agent again.
+#[utoipa::path(post, path = "/api/v1/agents/{id}/resume", tag = "agents",
+    params(("id" = String, Path)), responses((status = 204), (status = 404, body = Problem)))]
+pub async fn resume(
+    State(app): State<Arc<App>>,
+    Admin(caller): Admin,
+    Path(id): Path<String>,
+) -> ApiResult<StatusCode> {
+    let agent = find(&app, &caller, &id).await?;
+    app.store.set_agent_draining(agent, false).await?;
+    app.agents.set_draining(agent, false);
+    app.pokes.dispatch.poke();
+    audit(&app, &caller, caller.org().unwrap_or("*"), "agent.resume", &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
