@@ -5,6 +5,7 @@
 
 use axum::{
     Json,
+    body::to_bytes,
     extract::Request,
     http::{HeaderValue, StatusCode, header},
     middleware::Next,
@@ -13,6 +14,8 @@ use axum::{
 use shuntyard_protocol::api::Problem;
 use shuntyard_store::StoreError;
 
+/// Longest text of the framework that an error repeats, in bytes.
+const FOREIGN_TEXT_BYTES: usize = 4096;
 /// Header with the id of a request, in both directions.
 pub const REQUEST_ID: &str = "x-request-id";
 
@@ -151,14 +154,47 @@ pub async fn render(random: impl Fn() -> [u8; 8], mut request: Request, next: Ne
     request.headers_mut().insert(REQUEST_ID, value.clone());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = next.run(request).await;
-    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+    let error = match response.extensions_mut().remove::<ApiError>() {
+        None if response.status().is_client_error() || response.status().is_server_error() => {
+            Some(adopt(&mut response).await)
+        }
+        error => error,
+    };
+    if let Some(error) = error {
         if let Some(cause) = &error.cause {
             tracing::error!(request = id, %method, path, error = cause, "request failed");
         }
+        let allow = response.headers_mut().remove(header::ALLOW);
         response = problem(&error, &id);
+        if let Some(allow) = allow {
+            response.headers_mut().insert(header::ALLOW, allow);
+        }
     }
     response.headers_mut().insert(REQUEST_ID, value);
     response
+}
+
+/// What the framework itself refused: a body that is not JSON, a method that a route does not have.
+/// Its text says why.
+async fn adopt(response: &mut Response) -> ApiError {
+    let status = response.status();
+    let code = match status {
+        StatusCode::UNAUTHORIZED => "unauthorized",
+        StatusCode::FORBIDDEN => "forbidden",
+        StatusCode::NOT_FOUND => "not-found",
+        StatusCode::METHOD_NOT_ALLOWED => "method-not-allowed",
+        StatusCode::REQUEST_TIMEOUT => "too-slow",
+        StatusCode::PAYLOAD_TOO_LARGE => "too-large",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported-type",
+        StatusCode::UNPROCESSABLE_ENTITY => "unprocessable",
+        status if status.is_server_error() => "internal",
+        _ => "bad-request",
+    };
+    let body = std::mem::take(response.body_mut());
+    let text = to_bytes(body, FOREIGN_TEXT_BYTES).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let title = status.canonical_reason().unwrap_or("error").to_lowercase();
+    ApiError::new(status, code, if text.is_empty() { title } else { text })
 }
 
 fn problem(error: &ApiError, id: &str) -> Response {
