@@ -1,6 +1,12 @@
 //! Starting a coordinator, and stopping it.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs::{File, TryLockError},
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use axum_server::{Handle, tls_rustls::RustlsConfig};
@@ -54,6 +60,8 @@ pub struct Running {
     pub app: Shared,
     pub address: SocketAddr,
     handle: Handle<SocketAddr>,
+    /// Held as long as the data folder is in use.
+    _lock: File,
 }
 
 /// What the start found out.
@@ -73,6 +81,7 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
     config.check()?;
     let data = config.data_dir.clone();
     make_private_dir(&data)?;
+    let lock = lock(&data)?;
     let listener = listen(config.listen, next_free_port)?;
     let address = listener.local_addr().context("address of the listener")?;
     let key_file = config.master_key_file.clone().unwrap_or_else(|| data.join("master.key"));
@@ -123,7 +132,7 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
     beat(&app, app.env.now()).await?;
     spawn_reconcilers(&app);
     let handle = serve(&app, listener).await?;
-    Ok(Started { running: Running { app, address, handle }, first_admin_token })
+    Ok(Started { running: Running { app, address, handle, _lock: lock }, first_admin_token })
 }
 
 impl Running {
@@ -152,6 +161,25 @@ fn database(config: &Config) -> anyhow::Result<Database> {
             Ok(Database::Postgres(url))
         }
         Some(_) => bail!("database.url must begin with postgres://"),
+    }
+}
+
+/// Two servers on one folder would write the same segments, and the first one to end would take the
+/// other's address away.
+fn lock(data: &Path) -> anyhow::Result<File> {
+    let path = data.join("server.lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.with_context(|| format!("open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => bail!(
+            "the data folder {} is in use by another server: stop that one, or choose another folder \
+             with --data",
+            data.display()
+        ),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("lock {}", path.display()))
+        }
     }
 }
 
