@@ -241,8 +241,8 @@ pub async fn is_repository(folder: &Path) -> bool {
 
 /// Files in the work tree that the head does not have in this form.
 pub async fn uncommitted(folder: &Path) -> anyhow::Result<usize> {
-    let status =
-        git(Place::Folder(folder), ["status", "--porcelain", "-z", "--no-renames"]).await?;
+    let all = ["status", "--porcelain", "-z", "--no-renames", "--untracked-files=all"];
+    let status = git(Place::Folder(folder), all).await?;
     Ok(status.split(|&byte| byte == 0).filter(|entry| !entry.is_empty()).count())
 }
 
