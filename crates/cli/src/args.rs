@@ -302,8 +302,11 @@ pub(crate) enum RunsCommand {
         #[arg(long)]
         job: Option<String>,
         /// The bytes as they were written, without prefixes; needs `--job` if there are several.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "timestamps")]
         raw: bool,
+        /// With the time at which each line was printed.
+        #[arg(long)]
+        timestamps: bool,
     },
     /// Ask its commands to stop.
     Cancel {
