@@ -113,13 +113,18 @@ async fn serve(app: Arc<App>, socket: WebSocket, place: Place) -> anyhow::Result
             org: admitted.agent.org.clone(),
             labels: labels(&admitted),
             slots: admitted.seen.slots as usize,
-            // Whoever registers again is ready again; the row says so, too.
-            draining: false,
+            draining: admitted.agent.draining,
             held,
             outgoing: outgoing.clone(),
             close: close.clone(),
         },
     );
+    // What an admin did since the agent was admitted did not find this session.
+    let now = app.store.agent(agent).await?;
+    app.agents.set_draining(agent, now.as_ref().is_none_or(|agent| agent.draining));
+    if now.is_none_or(|agent| agent.revoked_at.is_some()) {
+        close.cancel();
+    }
     tracing::info!(%agent, name = admitted.agent.name, "agent connected");
     app.pokes.dispatch.poke();
     for CancelWanted { id, force, reason } in app.store.cancels_for(agent).await? {
