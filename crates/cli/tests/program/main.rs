@@ -1,0 +1,42 @@
+//! The program as a user starts it: real processes, real git, and killed without warning.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "tests measure real time and fail by panicking"
+)]
+
+mod api;
+mod cancel;
+mod commands;
+mod crashes;
+mod dev;
+mod examples;
+mod gate;
+mod logs;
+mod machine;
+mod runs;
+mod starting;
+mod web;
+mod webhooks;
+mod world;
+
+/// Makes a test on each database of a function that takes one.
+macro_rules! on_both {
+    ($($name:ident),+ $(,)?) => {
+        mod sqlite { $(
+            #[tokio::test]
+            async fn $name() {
+                super::$name(crate::world::Db::Sqlite).await;
+            }
+        )+ }
+        mod postgres { $(
+            #[tokio::test]
+            async fn $name() {
+                super::$name(crate::world::Db::Postgres).await;
+            }
+        )+ }
+    };
+}
+pub(crate) use on_both;
