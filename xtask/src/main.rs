@@ -2,6 +2,7 @@
 
 mod bench;
 mod r#gen;
+mod sim;
 mod test;
 mod tidy;
 
@@ -28,6 +29,8 @@ enum Chore {
     Bench(bench::Args),
     /// Write the reference pages of `docs/` from the code.
     Gen,
+    /// Play seeds of the simulated cluster.
+    Sim(sim::Sim),
     /// Check the house rules that no compiler checks.
     Tidy,
 }
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Chore::Test { dry_run } => test::run(dry_run),
         Chore::Bench(args) => bench::run(&args),
         Chore::Gen => r#gen::run(),
+        Chore::Sim(args) => sim::run(&args),
         Chore::Tidy => tidy::run(),
     };
     match result {

@@ -76,7 +76,7 @@ fn install(need: &Need) -> anyhow::Result<()> {
     }
 }
 
-fn cargo(args: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn cargo(args: &[&str]) -> anyhow::Result<()> {
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let program = program.to_string_lossy();
     command(&[&[program.as_ref()], args].concat())

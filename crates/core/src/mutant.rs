@@ -8,7 +8,7 @@
 pub enum Mutant {
     /// A supervisor whose lease ran out goes on.
     DropFence,
-    /// The lease counts from the answer to `begin`, not from when it was asked for.
+    /// The lease counts from when an answer comes, not from when it was asked for.
     LeaseFromAnswer,
     /// Facts and logs are acknowledged before they are committed.
     AckBeforeCommit,

@@ -58,6 +58,8 @@ impl<D: Disk> Journal<D> {
                 last.1 = at;
             }
         }
+        // Whoever wrote this may have died before its sync: what follows must not be more durable.
+        journal.dirty = !journal.segments.is_empty();
         Ok(journal)
     }
 

@@ -347,7 +347,7 @@ impl Core {
             let frame = FromAgent::Renew { renewals: vec![renewal] };
             return uplink.up(frame).map(|frame| (frame, Vec::new()));
         }
-        uplink.next().unwrap_or_else(|error| {
+        uplink.take().unwrap_or_else(|error| {
             tracing::error!("{:#}", anyhow::Error::from(error));
             None
         })
@@ -449,6 +449,8 @@ impl Core {
         self.rearm();
         self.uplink.borrow_mut().key = Some(key.clone());
         self.phase.replace(Phase::Begun);
+        // After a long stop the lease may be over before it is known.
+        self.check_lease();
         self.begun.notify_one();
         Ok(())
     }

@@ -1,0 +1,33 @@
+//! `cargo xtask sim`: more seeds of the simulated cluster than the tests play, one again with its
+//! trace, or every deliberate fault.
+
+use clap::Args;
+
+#[derive(Args)]
+pub(crate) struct Sim {
+    /// How many seeds to play, from 0 on.
+    #[arg(long, default_value_t = 3000)]
+    seeds: u64,
+    /// Play only this seed, and print its trace.
+    #[arg(long, conflicts_with_all = ["seeds", "mutants"])]
+    seed: Option<u64>,
+    /// Put each deliberate fault into the code, one after the other: all must be caught.
+    #[arg(long, conflicts_with = "seeds")]
+    mutants: bool,
+}
+
+pub(crate) fn run(sim: &Sim) -> anyhow::Result<()> {
+    let mut words = vec!["run", "--locked", "--package", "shuntyard-sim", "--bin", "cluster"];
+    // Deliberate faults do not exist in a release build.
+    if !sim.mutants {
+        words.push("--release");
+    }
+    words.push("--");
+    let number = sim.seed.unwrap_or(sim.seeds).to_string();
+    if sim.mutants {
+        words.push("--mutants");
+    } else {
+        words.extend([if sim.seed.is_some() { "--seed" } else { "--seeds" }, &number]);
+    }
+    crate::test::cargo(&words)
+}
