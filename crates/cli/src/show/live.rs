@@ -1,6 +1,7 @@
 //! Following runs: their events come in over the API, and a display shows them.
 
 mod plain;
+mod text;
 mod tree;
 
 use std::{
@@ -19,6 +20,7 @@ use shuntyard_protocol::{
 };
 use tokio::{sync::mpsc, time};
 
+use self::text::visible;
 use crate::{
     client::Client,
     exit::{Failure, Result},
@@ -166,26 +168,15 @@ fn whole_lines(partial: &mut Vec<u8>, fresh: &[u8]) -> Vec<String> {
     let mut lines = Vec::new();
     let mut start = 0;
     while let Some(end) = partial[start..].iter().position(|&b| b == b'\n') {
-        lines.push(text(&partial[start..start + end]));
+        lines.push(visible(&partial[start..start + end]));
         start += end + 1;
     }
     while partial.len() - start > LINE_BYTES_MAX {
-        lines.push(text(&partial[start..start + LINE_BYTES_MAX]));
+        lines.push(visible(&partial[start..start + LINE_BYTES_MAX]));
         start += LINE_BYTES_MAX;
     }
     partial.drain(..start);
     lines
-}
-
-/// A line as a terminal may show it: after the last carriage return, without control characters
-/// other than colours.
-fn text(line: &[u8]) -> String {
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let line = line.rsplit(|&b| b == b'\r').next().unwrap_or(line);
-    String::from_utf8_lossy(line)
-        .chars()
-        .filter(|&c| c == '\t' || c == '\x1b' || !c.is_control())
-        .collect()
 }
 
 /// What runs look like on this output.
