@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use futures_util::{Stream, StreamExt, stream};
-use reqwest::{Method, RequestBuilder, Response};
+use reqwest::{Certificate, Method, RequestBuilder, Response};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use shuntyard_protocol::api::Problem;
 use shuntyard_server::ADMIN_TOKEN_FILE;
@@ -69,9 +69,23 @@ pub(crate) struct LiveEvent {
 
 impl Client {
     pub(crate) fn new(url: &str, token: &str) -> anyhow::Result<Self> {
+        Self::with_authority(url, token, None)
+    }
+
+    /// Also believes a server that is vouched for by the certificates in `ca_file`.
+    pub(crate) fn with_authority(
+        url: &str,
+        token: &str,
+        ca_file: Option<&Path>,
+    ) -> anyhow::Result<Self> {
         let agent = concat!("shunt/", env!("CARGO_PKG_VERSION"));
-        let http =
-            reqwest::Client::builder().user_agent(agent).build().context("start the client")?;
+        let mut builder = reqwest::Client::builder().user_agent(agent);
+        if let Some(path) = ca_file {
+            let read = || anyhow::Ok(Certificate::from_pem_bundle(&std::fs::read(path)?)?);
+            let certificates = read().with_context(|| format!("read {}", path.display()))?;
+            builder = builder.tls_certs_merge(certificates);
+        }
+        let http = builder.build().context("start the client")?;
         let (url, token) = (url.trim_end_matches('/').to_owned(), token.trim().to_owned());
         Ok(Self { http, url, token })
     }
@@ -121,7 +135,7 @@ impl Client {
             Some(token) => token,
             None => read_secret(&endpoint.data.join(ADMIN_TOKEN_FILE))?,
         };
-        Ok(Self::new(&endpoint.url, &token)?)
+        Ok(Self::with_authority(&endpoint.url, &token, endpoint.ca_file.as_deref())?)
     }
 
     pub(crate) fn url(&self) -> &str {

@@ -46,6 +46,9 @@ pub(crate) struct Endpoint {
     pub(crate) url: String,
     pub(crate) pid: u32,
     pub(crate) data: PathBuf,
+    /// PEM file with the server's certificate, which commands on this machine take its word for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ca_file: Option<PathBuf>,
 }
 
 const ENDPOINT_FILE: &str = "endpoint.json";

@@ -88,9 +88,12 @@ impl Server {
         };
         let local = format!("http://{}", running.address);
         let url = if running.app.config.tls.is_some() { running.app.url.clone() } else { local };
-        let endpoint = Endpoint { url: url.clone(), pid: std::process::id(), data };
+        let ca_file = running.app.config.tls.as_ref().map(|tls| std::path::absolute(&tls.cert));
+        let ca_file = ca_file.transpose().context("find the certificate")?;
+        let pid = std::process::id();
+        let endpoint = Endpoint { url: url.clone(), pid, data, ca_file };
         endpoint.announce()?;
-        let client = Client::new(&url, &token)?;
+        let client = Client::with_authority(&url, &token, endpoint.ca_file.as_deref())?;
         let first_admin_token = started.first_admin_token.is_some();
         Ok(Self { running, client, endpoint, agent: None, first_admin_token })
     }
@@ -132,6 +135,7 @@ impl Server {
             token: Some(Secret::new(token.secret)),
             run_as: options.run_as,
             hide: vec![self.data().clone()],
+            ca_file: self.endpoint.ca_file.clone(),
             ..AgentConfig::new(data, vec![url], launcher)
         };
         let (control, receiver) = watch::channel(Control::Run);
