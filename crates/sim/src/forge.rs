@@ -162,11 +162,11 @@ impl Repository {
             message.len()
         );
         if let Some(parent) = parent {
-            stream.push_str(&format!("from {parent}\n"));
+            stream += &format!("from {parent}\n");
         }
         for (path, text) in files {
             let mode = if text.starts_with("#!") { "100755" } else { "100644" };
-            stream.push_str(&format!("M {mode} inline {path}\ndata {}\n{text}\n", text.len()));
+            stream += &format!("M {mode} inline {path}\ndata {}\n{text}\n", text.len());
         }
         stream.push_str("\ndone\n");
         let arguments = ["fast-import", "--quiet", "--done", "--date-format=raw", "--force"];
@@ -185,6 +185,14 @@ pub fn commit_folder(folder: &Path, message: &str) -> anyhow::Result<()> {
     }
     git(Some(folder), ["add", "--all"], None, b"")?;
     git(Some(folder), ["commit", "--quiet", "--allow-empty", "-m", message], None, b"").map(drop)
+}
+
+/// The commit that a folder has checked out.
+///
+/// # Errors
+/// When it is no repository or has no commit.
+pub fn head(folder: &Path) -> anyhow::Result<String> {
+    git(Some(folder), ["rev-parse", "HEAD"], None, b"")
 }
 
 /// Runs `git` with nobody's configuration; returns what it printed, trimmed.

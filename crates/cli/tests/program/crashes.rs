@@ -69,7 +69,7 @@ async fn kill(db: Db, victim: &Victim) {
     assert_eq!(run["run"]["state"], "success", "{run}");
     let count = job(&run, "count");
     assert_eq!(count["attempt"], 1, "the supervisor went on");
-    let expected: String = (1..=2 * LINES).map(|n| format!("{n}\n")).collect();
+    let expected = crate::numbered(1..=2 * LINES);
     let log = world.api.whole(count, Some(1)).await;
     assert!(log == expected.as_bytes(), "{}", String::from_utf8_lossy(&log));
 }

@@ -229,7 +229,7 @@ async fn sigterm_leaves_the_supervisors_to_the_next_start() {
     assert_eq!(run["run"]["state"], "success", "{run}");
     let slow = job(&run, "slow");
     assert_eq!(slow["attempt"], 1);
-    let expected: String = (1..=1000).map(|n| format!("{n}\n")).collect();
+    let expected = crate::numbered(1..=1000);
     assert_eq!(String::from_utf8(api.whole(slow, Some(1)).await).unwrap(), expected);
     dev.says("watching ").await;
     assert_eq!(dev.out().matches("│ 1000\n").count(), 1);

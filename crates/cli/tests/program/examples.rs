@@ -5,11 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use shuntyard_sim::forge::commit_folder;
+use serde_json::json;
+use shuntyard_sim::forge::{commit_folder, head};
 
 use crate::{
     machine::{Machine, write},
-    world::CI,
+    world::{CI, Db, SECRET, World},
 };
 
 fn root() -> PathBuf {
@@ -94,6 +95,25 @@ async fn a_crate_that_nobody_here_wrote_is_built_and_tested_offline() {
     let args = ["dev", folder.to_str().unwrap(), "--once", "--listen", "127.0.0.1:0"];
     let out = machine.run(&args).await.ok();
     assert!(out.contains("test result: ok."), "{out}");
+}
+
+#[tokio::test]
+async fn the_same_crate_goes_through_postgres_and_an_agent_elsewhere() {
+    let world = World::with_agent(Db::Postgres).await;
+    let folder = world.machine.path(FOREIGN);
+    copy(&foreign(), &folder);
+    write(&folder, &[(CI, TEN_LINES), (".gitignore", "target\n")]);
+    commit_folder(&folder, "as it was published").unwrap();
+    let url = format!("file://{}", folder.display());
+    let source = json!({ "name": "it", "kind": "github", "url": url, "webhook_secret": SECRET });
+    world.api.post("/sources", &source).await;
+    let forge = world.forge.repository("it").unwrap();
+    let hook = forge.push("1", "refs/heads/main", None, &head(&folder).unwrap());
+    let (_, answer) = world.api.deliver("it", Some(SECRET), &hook).await;
+    let delivery = world.api.settled(&answer["delivery"]).await;
+    let run = world.api.ended(&world.api.runs_of(&delivery).await[0]).await;
+    assert_eq!(run["run"]["state"], "success", "{run}");
+    world.api.logs(&run["jobs"][0], "test result: ok.").await;
 }
 
 /// Where cargo has unpacked the crate.

@@ -22,6 +22,11 @@ mod web;
 mod webhooks;
 mod world;
 
+/// Each number on a line of its own.
+fn numbered<N: ToString>(numbers: impl Iterator<Item = N>) -> String {
+    numbers.map(|number| number.to_string() + "\n").collect()
+}
+
 /// Makes a test on each database of a function that takes one.
 macro_rules! on_both {
     ($($name:ident),+ $(,)?) => {

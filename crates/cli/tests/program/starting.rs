@@ -1,6 +1,6 @@
 //! What a server refuses to start with, and how it protects what it keeps.
 
-use std::{fs, os::unix::fs::PermissionsExt as _};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
 use serde_json::json;
 
@@ -101,6 +101,56 @@ async fn beyond_loopback_it_wants_tls_or_a_proxy() {
         ["serve", "--data", "data", "--listen", "0.0.0.0:0", "--behind-proxy", "127.0.0.0/8"];
     let mut behind = machine.start(&args);
     behind.says("serving ").await;
+}
+
+/// A certificate for this machine that nobody signed but itself, and its key.
+fn certificate(machine: &Machine) -> [String; 2] {
+    let [config, cert, key] =
+        ["tls.cnf", "cert.pem", "key.pem"].map(|name| machine.path(name).display().to_string());
+    fs::write(
+        &config,
+        "[req]\ndistinguished_name = dn\nx509_extensions = ext\nprompt = no\n[dn]\nCN = localhost\n\
+         [ext]\nsubjectAltName = IP:127.0.0.1, DNS:localhost\nbasicConstraints = CA:FALSE\n",
+    )
+    .unwrap();
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+        .args(["-nodes", "-days", "2", "-config", &config, "-keyout", &key, "-out", &cert])
+        .output()
+        .expect("this test needs the program openssl");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    [cert, key]
+}
+
+#[tokio::test]
+async fn with_tls_commands_here_and_agents_with_the_authority_get_through() {
+    let machine = Machine::new();
+    let [cert, key] = certificate(&machine);
+    let data = machine.path("server").display().to_string();
+    let serve = ["serve", "--data", &data, "--listen", "127.0.0.1:0", "--with-agent"];
+    let mut server =
+        machine.start(&[&serve[..], &["--tls-cert", &cert, "--tls-key", &key]].concat());
+    let out = server.says("serving ").await;
+    let url = out.split_whitespace().nth(1).unwrap();
+    assert!(url.starts_with("https://127.0.0.1:"), "{out}");
+    let token = machine.run(&["admin", "agent", "create-token", "--data", &data]).await.ok();
+    let file = machine.path("token");
+    fs::write(&file, token).unwrap();
+    let agent = ["agent", "--coordinator", url, "--data", "agent", "--name", "elsewhere"];
+    let agent = [&agent[..], &["--enrol-token-file", file.to_str().unwrap()]].concat();
+    let mut stranger = machine.start(&agent);
+    stranger.says("no link to").await;
+    drop(stranger);
+    let mut agent = machine.start(&[&agent[..], &["--ca-file", &cert]].concat());
+    agent.says("connected to").await;
+    crate::machine::until("the agent inside and the one elsewhere", async || {
+        let list = machine.run(&["admin", "agent", "list", "--data", &data, "--json"]).await.json();
+        let agents = list["items"].as_array()?.clone();
+        (agents.iter().filter(|agent| agent["connected"] == true).count() == 2).then_some(())
+    })
+    .await;
+    let plain = reqwest::get(url.replace("https", "http")).await;
+    assert!(plain.is_err(), "{plain:?}");
 }
 
 #[tokio::test]
