@@ -48,8 +48,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let folder = std::path::absolute(target).context("find the target folder")?.join("release");
     let status = Command::new(folder.join("shunt-bench"))
         .arg(folder.join("shunt"))
-        .arg(word(args.what))
-        .arg(word(args.db))
+        .arg(word(&args.what))
+        .arg(word(&args.db))
         .args([args.count, args.agents, args.lines].map(|number| number.to_string()))
         .status()
         .context("start the load generator")?;
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The word of an option as it is typed.
-fn word(value: impl ValueEnum) -> String {
+fn word(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 

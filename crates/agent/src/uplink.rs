@@ -65,7 +65,7 @@ impl<D: Disk> Uplink<D> {
     }
 
     /// The next facts or the next log, facts first.
-    pub fn next(&mut self) -> Result<Option<Outgoing>, SpoolError> {
+    pub fn take(&mut self) -> Result<Option<Outgoing>, SpoolError> {
         let (Some(_), Some(key)) = (self.link, self.key.clone()) else { return Ok(None) };
         let id = self.id;
         let facts = self.spool.next_facts()?;

@@ -271,7 +271,7 @@ pub(crate) enum RunsCommand {
         workflow: Option<String>,
         #[arg(long)]
         branch: Option<String>,
-        /// pending, running, cancelling, success, failed, timed_out, cancelled, skipped or lost.
+        /// pending, running, cancelling, success, failed, `timed_out`, cancelled, skipped or lost.
         #[arg(long)]
         state: Option<String>,
         #[arg(long, default_value_t = 20)]

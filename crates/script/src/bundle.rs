@@ -248,11 +248,11 @@ mod tests {
         let read = |levels: usize| {
             let root = tempfile::tempdir().unwrap();
             let folder = root.path().join(".shuntyard").join(vec!["a"; levels].join("/"));
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("x.ts"), "").unwrap();
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("x.ts"), "").unwrap();
             let workflows = root.path().join(".shuntyard/workflows");
-            std::fs::create_dir_all(&workflows).unwrap();
-            std::fs::write(workflows.join("w.ts"), "").unwrap();
+            fs::create_dir_all(&workflows).unwrap();
+            fs::write(workflows.join("w.ts"), "").unwrap();
             Bundle::from_dir(root.path()).map(|bundle| bundle.files().count())
         };
         assert_eq!(read(FOLDER_DEPTH_MAX - 1).unwrap(), 2);

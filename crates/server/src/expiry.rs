@@ -30,7 +30,7 @@ pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
     if due.is_empty() {
         return Ok(());
     }
-    let facts: Vec<Fact> = due.into_iter().map(|due| fact(due, overdue)).collect();
+    let facts: Vec<Fact> = due.iter().map(|due| fact(due, overdue)).collect();
     let answers = app.store.apply(facts.clone(), now).await?;
     tracing::info!(count = answers.len(), "deadlines passed");
     if answers.contains(&Answer::Done) {
@@ -52,8 +52,8 @@ pub fn look(timers: &Timers, now: Timestamp) -> Overdue {
 }
 
 /// What it means that something's time has come.
-pub fn fact(due: Due, overdue: Overdue) -> Fact {
-    match due {
+pub fn fact(due: &Due, overdue: Overdue) -> Fact {
+    match *due {
         Due::Offer { id } => Fact::OfferExpired { id, agent: None },
         Due::Start { id, .. } => Fact::StartExpired { id },
         Due::Renewal { id, .. } => Fact::Overdue { id, renewed_before: overdue.renewed_before },

@@ -60,7 +60,7 @@ pub(super) async fn serve(dir: &AttemptDir, stream: DuplexStream) -> anyhow::Res
             wire::send(&mut writer, &FromSupervisor::Done {}, &[]).await?;
             return Ok(());
         }
-        if let Some((frame, payload)) = uplink.next()? {
+        if let Some((frame, payload)) = uplink.take()? {
             wire::send(&mut writer, &frame, &payload).await?;
             continue;
         }

@@ -18,7 +18,7 @@ fn key() -> AttemptKey {
 }
 
 /// What this version writes is what was recorded, and what was recorded is read as the same value.
-fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
+fn check<T: Serialize + DeserializeOwned + PartialEq + fmt::Debug>(name: &str, value: &T) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{name}.json"));
     let written = serde_json::to_value(value).unwrap();
     if !path.exists() {

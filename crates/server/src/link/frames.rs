@@ -124,13 +124,11 @@ impl Frames {
     }
 
     async fn start(&mut self, id: AttemptId) -> anyhow::Result<()> {
-        match dispatch::spec(&self.app, id).await? {
-            Some((spec, folder)) => self.send(&ToAgent::Start(Box::new(spec)), &folder).await,
-            None => {
-                self.freed(id);
-                self.send(&ToAgent::Superseded { id }, b"").await
-            }
-        }
+        let Some((spec, folder)) = dispatch::spec(&self.app, id).await? else {
+            self.freed(id);
+            return self.send(&ToAgent::Superseded { id }, b"").await;
+        };
+        self.send(&ToAgent::Start(Box::new(spec)), &folder).await
     }
 
     async fn send(&mut self, frame: &ToAgent, payload: &[u8]) -> anyhow::Result<()> {

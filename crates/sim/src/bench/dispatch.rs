@@ -25,7 +25,7 @@ const PACE_PERIOD: Duration = Duration::from_millis(100);
 /// … for this many times.
 const PACE_ROUNDS: usize = 50;
 /// A run without progress for this long is broken.
-const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -63,10 +63,10 @@ fn workflow(name: &str, jobs: usize) -> String {
         "import { job, manual, sh, workflow } from 'shuntyard';\nconst jobs = [];\n".to_owned();
     let sizes = std::iter::repeat_n(MATRIX, full).chain((rest > 0).then_some(rest));
     for (index, size) in sizes.enumerate() {
-        text.push_str(&format!(
+        text += &format!(
             "jobs.push(job('j{index}', {{ matrix: {{ n: Array.from({{length: {size}}}, (_, i) => i) }}, \
              steps: [sh('true')] }}));\n"
-        ));
+        );
     }
     text + &format!("export default workflow('{name}', {{ on: manual(), jobs }});\n")
 }

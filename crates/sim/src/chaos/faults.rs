@@ -193,9 +193,8 @@ mod tests {
     fn pauses_are_shorter_and_longer_than_a_lease() {
         let pauses: Vec<_> = schedule(1, false)
             .into_iter()
-            .filter_map(|(_, fault)| match fault {
-                Fault::PauseSupervisor { pause, .. } => Some(pause),
-                _ => None,
+            .filter_map(|(_, fault)| {
+                if let Fault::PauseSupervisor { pause, .. } = fault { Some(pause) } else { None }
             })
             .collect();
         assert!(pauses.iter().any(|pause| *pause < Duration::from_secs(2)));

@@ -46,6 +46,7 @@ impl Webhook {
     }
 
     /// The same body under another delivery id, as a replay would be.
+    #[must_use]
     pub fn again_as(&self, id: &str) -> Self {
         Self { id: id.to_owned(), ..self.clone() }
     }
