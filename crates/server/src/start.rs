@@ -37,6 +37,10 @@ use crate::{
 pub const ADMIN_TOKEN_FILE: &str = "admin-token";
 /// How often an instance says that it lives, and measures the database's clock.
 const BEAT_PERIOD: Duration = Duration::from_secs(10);
+/// An instance that has not said so for this long is dead.
+const DEAD_AFTER: Duration = Duration::from_secs(30);
+/// File in the data folder with the id of the instance that runs with it.
+const INSTANCE_FILE: &str = "instance";
 /// Safety net of reconcilers that are poked.
 const POLL_PERIOD: Duration = Duration::from_secs(5);
 /// Open requests are given this long when the process stops.
@@ -95,6 +99,7 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
         clock: Arc::new(move || clock.now()),
     })
     .await?;
+    take_over(&store, &data, instance).await?;
     let cluster = env.secret();
     let row = store.cluster(&cluster[..32], key.check_value().as_bytes(), env.now()).await?;
     if row.key_check != key.check_value().as_bytes() {
@@ -292,7 +297,23 @@ async fn beat(app: &App, started_at: shuntyard_protocol::Timestamp) -> anyhow::R
         started_at,
         beat_at: app.env.now(),
     };
-    Ok(app.store.beat(&instance).await?)
+    app.store.beat(&instance).await?;
+    let now = app.env.now();
+    if app.store.adopt_deliveries(now - DEAD_AFTER, now).await? > 0 {
+        app.pokes.inbox.poke();
+    }
+    Ok(())
+}
+
+/// Whoever ran with this data folder before is dead, or the folder would be locked: what it had
+/// taken is free at once, and not only when it has been silent for long enough.
+async fn take_over(store: &Store, data: &Path, instance: InstanceId) -> anyhow::Result<()> {
+    let path = data.join(INSTANCE_FILE);
+    let earlier = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+    if let Some(earlier) = earlier {
+        store.remove_instance(earlier).await?;
+    }
+    std::fs::write(&path, instance.to_string()).with_context(|| format!("write {}", path.display()))
 }
 
 /// The first start of a cluster makes a token for its owner.

@@ -91,6 +91,9 @@ pub(crate) const FORGET: &str = "update delivery set body_digest = null \
 pub(crate) const LEASE: &str = "update delivery set owner = $1, next_at = $2, tries = tries + 1 \
     where id in (select id from delivery where state = 'pending' and next_at <= $3 \
     order by next_at, id limit $4) returning *";
+pub(crate) const ADOPT: &str = "update delivery set next_at = $1, owner = null \
+    where state = 'pending' and owner is not null and next_at > $1 and not exists \
+    (select 1 from instance where instance.id = delivery.owner and instance.beat_at >= $2)";
 pub(crate) const LEASE_PG: &str = "update delivery set owner = $1, next_at = $2, \
     tries = tries + 1 where id in (select id from delivery where state = 'pending' \
     and next_at <= $3 order by next_at, id limit $4 for update skip locked) returning *";
@@ -167,6 +170,21 @@ impl Store {
         tx.commit().await?;
         taken.sort_by_key(|delivery| (delivery.created_at, delivery.id));
         Ok(taken)
+    }
+
+    /// Makes deliveries due whose coordinator left, or has not said since `beaten_since` that it
+    /// lives; returns how many.
+    pub async fn adopt_deliveries(
+        &self,
+        beaten_since: Timestamp,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let mut tx = self.inner.db.begin().await?;
+        let adopted = on!(&mut tx, Db, c => sqlx::query(ADOPT)
+            .bind(now.0).bind(beaten_since.0).execute(c).await.map(|done| done.rows_affected()))
+        .during("adopt deliveries")?;
+        tx.commit().await?;
+        Ok(adopted)
     }
 
     /// Ends a delivery: `state` is `done`, `ignored` or `failed`, `outcome` says what came of it.

@@ -74,6 +74,7 @@ conformance![
     inbox::a_delivery_is_stored_once,
     inbox::the_same_body_is_a_replay_for_thirty_days,
     inbox::deliveries_are_leased_retried_and_finished,
+    inbox::deliveries_of_a_dead_coordinator_are_due_at_once,
     inbox::the_outbox_is_driven_in_order,
     logs::bytes_survive_whatever_they_are,
     logs::overlap_is_trimmed_and_gaps_are_refused,

@@ -4,7 +4,7 @@ use serde_json::json;
 use shuntyard_protocol::{DeliveryId, Outcome, Timestamp};
 
 use super::world::World;
-use crate::{Inserted, NewDelivery, REPLAY_WINDOW};
+use crate::{Inserted, Instance, NewDelivery, REPLAY_WINDOW};
 
 fn delivery(w: &World, key: &str, digest: Option<u8>) -> NewDelivery {
     NewDelivery {
@@ -81,6 +81,30 @@ pub(super) async fn deliveries_are_leased_retried_and_finished(w: &World) {
     assert_eq!(again[0].1.error.as_deref(), Some("no network"));
     w.pass(60_000);
     assert_eq!(lease(9).await.len(), 2, "the holders died");
+}
+
+pub(super) async fn deliveries_of_a_dead_coordinator_are_due_at_once(w: &World) {
+    insert(w, &delivery(w, "d1", None)).await;
+    let lease = async || {
+        let lease = Duration::from_mins(15);
+        w.store.lease_deliveries(w.instance, 9, lease, w.now()).await.unwrap().len()
+    };
+    let adopt = async |since| w.store.adopt_deliveries(since, w.now()).await.unwrap();
+    let beaten = w.now();
+    let instance = Instance {
+        id: w.instance,
+        name: "a".to_owned(),
+        url: None,
+        software: "1".to_owned(),
+        started_at: beaten,
+        beat_at: beaten,
+    };
+    w.store.beat(&instance).await.unwrap();
+    assert_eq!((lease().await, adopt(beaten).await), (1, 0), "it lives");
+    w.pass(1);
+    assert_eq!((adopt(w.now()).await, lease().await), (1, 1), "it has been silent");
+    w.store.remove_instance(w.instance).await.unwrap();
+    assert_eq!((adopt(beaten).await, lease().await), (1, 1), "it left");
 }
 
 pub(super) async fn the_outbox_is_driven_in_order(w: &World) {

@@ -67,6 +67,7 @@ const TEXTS: &[&str] = &[
     delivery::SAME,
     delivery::FORGET,
     delivery::LEASE,
+    delivery::ADOPT,
     delivery::FINISH,
     delivery::RETRY,
     delivery::BY_ID,
