@@ -1,6 +1,7 @@
 //! Chores of the repository: `cargo xtask <chore>`.
 
 mod bench;
+mod chaos;
 mod r#gen;
 mod sim;
 mod test;
@@ -27,6 +28,8 @@ enum Chore {
     },
     /// Measure: jobs, webhooks and logs per second.
     Bench(bench::Args),
+    /// Kill, pause and cut off real processes for a long time, and check that nothing was lost.
+    Chaos(chaos::Orders),
     /// Write the reference pages of `docs/` from the code.
     Gen,
     /// Play seeds of the simulated cluster.
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().chore {
         Chore::Test { dry_run } => test::run(dry_run),
         Chore::Bench(args) => bench::run(&args),
+        Chore::Chaos(orders) => chaos::run(&orders),
         Chore::Gen => r#gen::run(),
         Chore::Sim(args) => sim::run(&args),
         Chore::Tidy => tidy::run(),

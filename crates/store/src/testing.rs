@@ -30,6 +30,7 @@ const MISSING: &str = "PostgreSQL's programs initdb and postgres are needed for 
 pub struct Postgres {
     folder: PathBuf,
     server: Child,
+    fsync: &'static str,
 }
 
 impl Postgres {
@@ -49,7 +50,7 @@ impl Postgres {
         Self::launch(name, "on")
     }
 
-    fn launch(name: &str, fsync: &str) -> Self {
+    fn launch(name: &str, fsync: &'static str) -> Self {
         let folder = env::temp_dir().join(format!("shunt-pg-{}-{name}", std::process::id()));
         drop(fs::remove_dir_all(&folder));
         fs::create_dir_all(&folder).expect("the folder of temporary files is writable");
@@ -63,21 +64,30 @@ impl Postgres {
             .output()
             .expect(MISSING);
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
-        let server = program("postgres")
-            .arg("-D")
-            .arg(&data)
-            .arg("-k")
-            .arg(&folder)
-            .args(["-c", "listen_addresses=", "-c", "max_connections=200", "-c"])
-            .arg(format!("fsync={fsync}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect(MISSING);
-        let mut postgres = Self { folder, server };
+        let server = serve(&folder, fsync);
+        let mut postgres = Self { folder, server, fsync };
         postgres.wait_until_ready();
         postgres
+    }
+
+    /// Breaks every connection and every transaction, and starts the server again with its data.
+    ///
+    /// # Panics
+    /// When it does not come back.
+    pub fn restart(&mut self) {
+        self.quit();
+        self.server = serve(&self.folder, self.fsync);
+        self.wait_until_ready();
+    }
+
+    /// Ends it at once, together with its children.
+    fn quit(&mut self) {
+        let pid = self.server.id().to_string();
+        let asked = Command::new("kill").args(["-QUIT", &pid]).status();
+        if !asked.is_ok_and(|status| status.success()) {
+            drop(self.server.kill());
+        }
+        drop(self.server.wait());
     }
 
     /// Makes an empty database and returns its URL.
@@ -116,13 +126,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // SIGQUIT ends it at once, together with its children; the data is thrown away anyway.
-        let pid = self.server.id().to_string();
-        let asked = Command::new("kill").args(["-QUIT", &pid]).status();
-        if !asked.is_ok_and(|status| status.success()) {
-            drop(self.server.kill());
-        }
-        drop(self.server.wait());
+        self.quit();
         drop(fs::remove_dir_all(&self.folder));
     }
 }
@@ -165,6 +169,21 @@ pub async fn rows_per_s(url: Option<&str>, folder: &Path) -> Result<f64, StoreEr
     let rate = (ROWS * COMMITS) as f64 / start.elapsed().as_secs_f64();
     db.close().await;
     Ok(rate)
+}
+
+fn serve(folder: &Path, fsync: &str) -> Child {
+    program("postgres")
+        .arg("-D")
+        .arg(folder.join("data"))
+        .arg("-k")
+        .arg(folder)
+        .args(["-c", "listen_addresses=", "-c", "max_connections=200", "-c"])
+        .arg(format!("fsync={fsync}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect(MISSING)
 }
 
 /// A PostgreSQL program as a user that it accepts, which dies with this thread.
