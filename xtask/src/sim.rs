@@ -5,14 +5,14 @@ use clap::Args;
 
 #[derive(Args)]
 pub(crate) struct Sim {
-    /// How many seeds to play, from 0 on.
+    /// How many seeds to play, from 0 on; with --mutants, for each fault at most.
     #[arg(long, default_value_t = 3000)]
     seeds: u64,
     /// Play only this seed, and print its trace.
-    #[arg(long, conflicts_with_all = ["seeds", "mutants"])]
+    #[arg(long, conflicts_with = "mutants")]
     seed: Option<u64>,
     /// Put each deliberate fault into the code, one after the other: all must be caught.
-    #[arg(long, conflicts_with = "seeds")]
+    #[arg(long)]
     mutants: bool,
 }
 
@@ -24,10 +24,7 @@ pub(crate) fn run(sim: &Sim) -> anyhow::Result<()> {
     }
     words.push("--");
     let number = sim.seed.unwrap_or(sim.seeds).to_string();
-    if sim.mutants {
-        words.push("--mutants");
-    } else {
-        words.extend([if sim.seed.is_some() { "--seed" } else { "--seeds" }, &number]);
-    }
+    words.extend([if sim.seed.is_some() { "--seed" } else { "--seeds" }, &number]);
+    words.extend(sim.mutants.then_some("--mutants"));
     crate::test::cargo(&words)
 }

@@ -14,9 +14,6 @@ use anyhow::{Context, bail};
 use shuntyard_core::mutant::Mutant;
 use shuntyard_sim::world::{Play, Story, play};
 
-/// Seeds that each deliberate fault gets before it counts as not caught.
-const MUTANT_SEEDS: u64 = 1000;
-
 struct Args {
     /// Play this one and print its trace.
     seed: Option<u64>,
@@ -25,7 +22,7 @@ struct Args {
 }
 
 fn args() -> anyhow::Result<Args> {
-    let mut args = Args { seed: None, seeds: 300, mutants: false };
+    let mut args = Args { seed: None, seeds: 1000, mutants: false };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || -> anyhow::Result<u64> {
@@ -54,7 +51,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     if args.mutants {
-        return mutants();
+        return mutants(args.seeds);
     }
     if let Some(seed) = args.seed {
         let story = play(Play { seed, ..Play::default() });
@@ -78,19 +75,19 @@ fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Every deliberate fault must be caught by some seed.
-fn mutants() -> anyhow::Result<()> {
+fn mutants(seeds: u64) -> anyhow::Result<()> {
     // A fault may end in a panic, which is one way to be caught.
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     for mutant in Mutant::ALL {
-        match first_bad(MUTANT_SEEDS, Some(mutant)) {
+        match first_bad(seeds, Some(mutant)) {
             Some(story) => {
                 let why = story.violation.unwrap_or_default();
                 let why: String = why.chars().take(160).collect();
                 println!("{mutant:?}: seed {}: {why}", story.seed);
             }
             None => {
-                println!("{mutant:?}: not caught by {MUTANT_SEEDS} seeds");
+                println!("{mutant:?}: not caught by {seeds} seeds");
                 missed.push(mutant);
             }
         }
