@@ -98,7 +98,7 @@ async fn supervise(core: &Rc<Core>) {
 
 fn end(core: &Core, report: job::Report) -> End {
     let job::Report { outcome, reason, outputs } = report;
-    End { at: core.now(), outcome, reason, outputs, ends: core.ends(), torn: Vec::new() }
+    End { at: core.now(), outcome, reason, outputs, ends: core.ends(), torn: core.torn() }
 }
 
 /// Everything before `begin`: nothing of the user runs here.

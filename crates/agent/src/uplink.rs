@@ -78,9 +78,9 @@ impl<D: Disk> Uplink<D> {
         Ok(self.up(frame).map(|frame| (frame, batch.bytes)))
     }
 
-    /// Whether nothing of this attempt is needed here any more.
+    /// Whether nothing of this attempt is needed here any more. Also when only its log is wanted, the
+    /// last fact must arrive: it says where the log ends, and where it is torn.
     pub fn is_done(&self) -> bool {
-        let log_only = self.finish && self.spool.end().is_some() && self.spool.log_acked();
-        self.spool.is_complete() || log_only
+        self.spool.is_complete()
     }
 }

@@ -37,7 +37,9 @@ pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
         // Only those whose time had really come: another one may just have been answered.
         for (fact, _) in facts.iter().zip(&answers).filter(|(_, answer)| **answer == Answer::Done) {
             if let Some(id) = withdrawn(fact) {
-                app.agents.send_to_holder(id, &ToAgent::Superseded { id });
+                // What a lost attempt wrote is still wanted.
+                let finish = matches!(fact, Fact::Lost { .. });
+                app.agents.send_to_holder(id, &ToAgent::Superseded { id, finish });
                 app.agents.ended(id);
             }
         }

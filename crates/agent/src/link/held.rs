@@ -223,20 +223,23 @@ pub(super) async fn follow_start(hub: &Arc<Hub>, spec: Spec, folder: Vec<u8>) {
     let (id, name) = (spec.id, spec.title.clone());
     let starter = hub.clone();
     let handle = tokio::runtime::Handle::current();
-    let started = tokio::task::spawn_blocking(move || {
+    // In one piece: this future may be dropped with the link, and a supervisor that was started
+    // and is not held would run on unseen.
+    let following = tokio::task::spawn_blocking(move || {
         let _entered = handle.enter();
-        start(&starter, &spec, &folder)
+        match start(&starter, &spec, &folder) {
+            Ok(dir) => {
+                Hub::hold(&starter, dir);
+                starter.tell(Status::Started { id, name });
+            }
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                tracing::error!(attempt = %id, "cannot start: {error:#}");
+                starter.refuse(id, format!("{error:#}"));
+            }
+        }
     });
-    match started.await {
-        Ok(Ok(dir)) => {
-            Hub::hold(hub, dir);
-            hub.tell(Status::Started { id, name });
-        }
-        Ok(Err(error)) => {
-            let error = anyhow::Error::from(error);
-            tracing::error!(attempt = %id, "cannot start: {error:#}");
-            hub.refuse(id, format!("{error:#}"));
-        }
-        Err(error) => hub.refuse(id, format!("the start failed: {error}")),
+    if let Err(error) = following.await {
+        hub.refuse(id, format!("the start failed: {error}"));
     }
 }

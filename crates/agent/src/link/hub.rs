@@ -217,8 +217,9 @@ impl Hub {
                     entry.mailbox.supersede();
                     (BTreeMap::new(), 0, true)
                 }
-                // Without a word about it nobody may go on with it: its fence ends it.
-                None => continue,
+                // It was started while this link was made, so the hello did not name it. It asks to
+                // begin like after any start, and the answer decides.
+                None => (BTreeMap::new(), 0, false),
             };
             let link = number;
             entry.mailbox.online(Online { link, timers, offset_ms, log, facts, finish });

@@ -17,6 +17,7 @@ use tokio_tungstenite::{
 use super::{
     held,
     hub::{Frame, Hub},
+    mailbox::Mailbox,
 };
 use crate::config::{Secret, Status};
 
@@ -172,7 +173,8 @@ async fn take(hub: &Arc<Hub>, header: ToAgent, payload: &[u8]) {
         ToAgent::Offer { id, .. } => hub.offer(id),
         ToAgent::Start(spec) => held::follow_start(hub, *spec, payload.to_vec()).await,
         ToAgent::Begun { id, .. } => hub.down(id, |mailbox| mailbox.begun(header)),
-        ToAgent::Superseded { id } => hub.down(id, super::mailbox::Mailbox::supersede),
+        ToAgent::Superseded { id, finish: true } => hub.down(id, Mailbox::finish),
+        ToAgent::Superseded { id, finish: false } => hub.down(id, Mailbox::supersede),
         ToAgent::Renewed { renewals } => {
             for renewed in renewals {
                 hub.down(renewed.id, |mailbox| mailbox.renew(renewed));

@@ -2,7 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
@@ -99,7 +99,10 @@ pub(super) struct Core {
     resting: Cell<bool>,
     idle: Cell<bool>,
     idle_said: Cell<bool>,
+    /// Not even its log is wanted.
     superseded: Cell<bool>,
+    /// Streams whose last bytes nobody could take any more.
+    torn: RefCell<BTreeSet<u32>>,
     beat_due: Cell<bool>,
     offset_ms: Cell<i64>,
     timers: Cell<Timers>,
@@ -125,6 +128,7 @@ impl Core {
             idle: Cell::new(false),
             idle_said: Cell::new(false),
             superseded: Cell::new(false),
+            torn: RefCell::default(),
             beat_due: Cell::new(false),
             offset_ms: Cell::new(settings.offset_ms),
             timers: Cell::new(settings.timers),
@@ -164,16 +168,21 @@ impl Core {
         self.space.notify_waiters();
     }
 
-    fn is_unwanted(&self) -> bool {
-        matches!(*self.halt.borrow(), Halt::Now { why: Why::Unwanted })
-    }
-
     pub(super) fn key(&self) -> Option<AttemptKey> {
         self.uplink.borrow().key.clone()
     }
 
     pub(super) fn ends(&self) -> BTreeMap<u32, u64> {
         self.uplink.borrow().spool.ends().clone()
+    }
+
+    /// What the commands wrote last on this stream is lost.
+    pub(super) fn tear(&self, stream: u32) {
+        self.torn.borrow_mut().insert(stream);
+    }
+
+    pub(super) fn torn(&self) -> Vec<u32> {
+        self.torn.borrow().iter().copied().collect()
     }
 
     pub(super) fn ask_to_begin(&self) {
@@ -231,7 +240,7 @@ impl Core {
             loop {
                 // Made before the look, so that an acknowledgement in between is not missed.
                 let space = self.space.notified();
-                if self.is_unwanted() {
+                if self.superseded.get() {
                     return;
                 }
                 if self.uplink.borrow().spool.is_full() {
@@ -341,7 +350,7 @@ impl Core {
             uplink.link,
             uplink.key.clone(),
             // An attempt whose end is committed has no lease any more.
-            self.beat_due.replace(false) && !uplink.spool.end_acked(),
+            self.beat_due.replace(false) && !uplink.spool.end_acked() && !uplink.finish,
         ) {
             let renewal = Renewal { id, key, beat: lease.beat(clock::boot_ms()) };
             let frame = FromAgent::Renew { renewals: vec![renewal] };

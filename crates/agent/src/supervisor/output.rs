@@ -17,6 +17,7 @@ const KILLED_DRAIN: Duration = Duration::from_secs(2);
 
 /// Reads one command's output. Nobody reads while the spool is full, so the command waits.
 pub(super) struct Pump {
+    stream: u32,
     task: JoinHandle<()>,
     closing: CancellationToken,
 }
@@ -26,11 +27,12 @@ impl Pump {
         let receiver = pipe::Receiver::from_owned_fd(pipe)?;
         let closing = CancellationToken::new();
         let task = spawn_local(pump(core.clone(), stream, receiver, closing.clone()));
-        Ok(Self { task, closing })
+        Ok(Self { stream, task, closing })
     }
 
     /// Waits until everything that the command wrote is in the spool. Call it when the command has
-    /// ended: what somebody else writes into the pipe later is not waited for.
+    /// ended: what somebody else writes into the pipe later is not waited for. What finds no room
+    /// after a kill is lost, and the stream is marked.
     pub(super) async fn drain(mut self, core: &Core) {
         self.closing.cancel();
         let mut halts = core.halts();
@@ -40,7 +42,10 @@ impl Pump {
         };
         tokio::select! {
             _ = &mut self.task => {}
-            () = killed => self.task.abort(),
+            () = killed => {
+                self.task.abort();
+                core.tear(self.stream);
+            }
         }
     }
 }

@@ -126,7 +126,7 @@ impl Frames {
     async fn start(&mut self, id: AttemptId) -> anyhow::Result<()> {
         let Some((spec, folder)) = dispatch::spec(&self.app, id).await? else {
             self.freed(id);
-            return self.send(&ToAgent::Superseded { id }, b"").await;
+            return self.send(&ToAgent::Superseded { id, finish: false }, b"").await;
         };
         self.send(&ToAgent::Start(Box::new(spec)), &folder).await
     }

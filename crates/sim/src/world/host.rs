@@ -202,7 +202,7 @@ impl World {
                 return;
             }
             ToAgent::Begun { id, .. }
-            | ToAgent::Superseded { id }
+            | ToAgent::Superseded { id, .. }
             | ToAgent::Cancel { id, .. }
             | ToAgent::LogAck { id, .. }
             | ToAgent::FactAck { id, .. } => *id,
@@ -213,7 +213,8 @@ impl World {
         };
         self.down(a, id, |mailbox| match header {
             ToAgent::Begun { .. } => mailbox.begun(header),
-            ToAgent::Superseded { .. } => mailbox.supersede(),
+            ToAgent::Superseded { finish: true, .. } => mailbox.finish(),
+            ToAgent::Superseded { finish: false, .. } => mailbox.supersede(),
             ToAgent::Cancel { force, reason, .. } => mailbox.cancel(force, reason),
             ToAgent::LogAck { to, .. } => mailbox.ack_log(to),
             ToAgent::FactAck { seq, .. } => mailbox.ack_facts(seq),

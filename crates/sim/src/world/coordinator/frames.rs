@@ -154,7 +154,7 @@ impl World {
                         Some(parts) => ToAgent::Start(Box::new(spec(id, &parts))),
                         None => {
                             self.freed(c, id);
-                            ToAgent::Superseded { id }
+                            ToAgent::Superseded { id, finish: false }
                         }
                     },
                 };

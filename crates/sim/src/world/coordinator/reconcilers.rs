@@ -134,7 +134,7 @@ impl World {
                 continue;
             }
             if let Some(id) = withdrawn(&fact) {
-                self.send_to_holder(c, id, &ToAgent::Superseded { id });
+                self.send_to_holder(c, id, &ToAgent::Superseded { id, finish: false });
                 self.freed(c, id);
             }
         }
