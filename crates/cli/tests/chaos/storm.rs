@@ -22,7 +22,7 @@ use shuntyard_sim::{
 use crate::{
     processes::{Supervisor, signal, supervisors},
     records::{self, Sent, Widths},
-    world::{AGENTS, Db, RELEASE, SOURCE, World, check_programs},
+    world::{AGENTS, Db, RELEASE, SOURCE, TIMERS, World, check_programs},
 };
 
 /// Jobs at once of each agent.
@@ -105,7 +105,7 @@ pub(crate) async fn weather(orders: Orders) {
     check_programs();
     let Orders { db, seed, lasting } = orders;
     eprintln!("chaos: {db:?}, seed {seed}, {lasting:?}");
-    let world = World::start(db, AGENTS, SLOTS).await;
+    let world = World::start(db, AGENTS, SLOTS, TIMERS).await;
     let now = Instant::now();
     let mut storm = Storm {
         world,

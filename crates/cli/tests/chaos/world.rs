@@ -25,7 +25,7 @@ pub(crate) const AGENTS: usize = 4;
 /// The release of [`TIMERS`].
 pub(crate) const RELEASE: Duration = Duration::from_secs(6);
 /// Short, so that what happens after a release happens often.
-const TIMERS: &str = "[timers]\nrenew = '400ms'\noverdue = '1500ms'\nrelease = '6s'\n\
+pub(crate) const TIMERS: &str = "[timers]\nrenew = '400ms'\noverdue = '1500ms'\nrelease = '6s'\n\
     fence_term = '3s'\nfence_kill = '1500ms'\noffer = '2s'\nreservation = '5s'\n";
 /// Name of the source.
 pub(crate) const SOURCE: &str = "web";
@@ -55,13 +55,13 @@ pub(crate) struct World {
 struct Folder(tempfile::TempDir);
 
 impl World {
-    /// Starts everything. `slots`: of each agent.
-    pub(crate) async fn start(db: Db, agents: usize, slots: u32) -> Self {
+    /// Starts everything. `slots`: of each agent; `settings`: the coordinator's.
+    pub(crate) async fn start(db: Db, agents: usize, slots: u32, settings: &str) -> Self {
         let temp = tempfile::Builder::new().prefix("shunt-chaos-").tempdir().unwrap();
         let folder = Folder(temp);
         fs::create_dir(folder.path("truth")).unwrap();
         let config = folder.path("shunt.toml");
-        fs::write(&config, TIMERS).unwrap();
+        fs::write(&config, settings).unwrap();
         let data = text(&folder.path("server"));
         let mut args = words("serve --listen 127.0.0.1:0 --data");
         args.extend([data, "--config".into(), text(&config)]);
