@@ -61,17 +61,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
             None => Ok(()),
         };
     }
-    let bad = first_bad(args.seeds, None);
-    match bad {
-        Some(story) => {
-            println!("{story}");
-            bail!("seed {} does not hold", story.seed)
-        }
-        None => {
-            println!("{} seeds held", args.seeds);
-            Ok(())
-        }
+    if let Some(story) = first_bad(args.seeds, None) {
+        println!("{story}");
+        bail!("seed {} does not hold", story.seed);
     }
+    println!("{} seeds held", args.seeds);
+    Ok(())
 }
 
 /// Every deliberate fault must be caught by some seed.
@@ -80,16 +75,13 @@ fn mutants(seeds: u64) -> anyhow::Result<()> {
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     for mutant in Mutant::ALL {
-        match first_bad(seeds, Some(mutant)) {
-            Some(story) => {
-                let why = story.violation.unwrap_or_default();
-                let why: String = why.chars().take(160).collect();
-                println!("{mutant:?}: seed {}: {why}", story.seed);
-            }
-            None => {
-                println!("{mutant:?}: not caught by {seeds} seeds");
-                missed.push(mutant);
-            }
+        if let Some(story) = first_bad(seeds, Some(mutant)) {
+            let why = story.violation.unwrap_or_default();
+            let why: String = why.chars().take(160).collect();
+            println!("{mutant:?}: seed {}: {why}", story.seed);
+        } else {
+            println!("{mutant:?}: not caught by {seeds} seeds");
+            missed.push(mutant);
         }
     }
     if !missed.is_empty() {

@@ -23,7 +23,7 @@ mod reconcilers;
 pub(super) use frames::forged;
 
 /// Another coordinator may take a delivery after this.
-const DELIVERY_LEASE: std::time::Duration = std::time::Duration::from_secs(60);
+const DELIVERY_LEASE: std::time::Duration = std::time::Duration::from_mins(1);
 const QUEUE_MAX: u32 = 10_000;
 
 pub(super) struct Coordinator {

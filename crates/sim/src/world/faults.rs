@@ -17,6 +17,8 @@ const CUT_OFF: i64 = 250_000;
 pub(super) enum Fault {
     AgentCrash {
         for_ms: i64,
+        /// The supervisors die, too; what they do not contain goes on.
+        with_supervisors: bool,
     },
     HostCrash {
         for_ms: i64,
@@ -36,6 +38,10 @@ pub(super) enum Fault {
     },
     Partition {
         for_ms: i64,
+    },
+    /// An agent gives its link up.
+    HangUp {
+        agent: usize,
     },
     /// Answers come late, and then the machine is cut off.
     Degrade {
@@ -64,10 +70,10 @@ impl Fault {
         let for_ms = match rng.size(0, 2) {
             0 => rng.range(100, 5000),
             1 => rng.range(5000, 60_000),
-            _ => rng.range(60_000, 250_000),
+            _ => rng.range(60_000, 300_000),
         };
         match rng.size(0, 17) {
-            0 => Self::AgentCrash { for_ms },
+            0 => Self::AgentCrash { for_ms, with_supervisors: rng.chance(600) },
             1 | 2 => Self::HostCrash { for_ms },
             3 => Self::KillSupervisor,
             4 | 5 => Self::StopSupervisor { for_ms },
@@ -101,8 +107,12 @@ impl World {
         let a = self.rng.size(0, self.hosts.len() - 1);
         let c = self.rng.size(0, self.coordinators.len() - 1);
         match fault {
-            Fault::AgentCrash { for_ms } => {
+            Fault::AgentCrash { for_ms, with_supervisors } => {
                 self.agent_crash(a);
+                let ids: Vec<AttemptId> = self.hosts[a].dirs.keys().copied().collect();
+                for id in ids.into_iter().filter(|_| with_supervisors) {
+                    self.kill(a, id, "a fault");
+                }
                 self.at(self.now + for_ms, Event::StartAgent { agent: a });
             }
             Fault::HostCrash { for_ms } => {
@@ -126,6 +136,8 @@ impl World {
             }
             Fault::SlowCoordinator { for_ms } => {
                 self.coordinators[c].slow_until = self.now + for_ms;
+                // Whoever gives up on it finds another before it has done what it was told.
+                self.at(self.now + for_ms / 2, Event::Fault(Fault::HangUp { agent: a }));
             }
             Fault::CutLink => self.links(a, c).for_each_in(self, World::cut),
             Fault::StallLink { to, for_ms } => {
@@ -148,6 +160,12 @@ impl World {
                 for c in 0..self.coordinators.len() {
                     self.net.block(agent, c, self.now + CUT_OFF);
                     self.links(agent, c).for_each_in(self, World::cut);
+                }
+            }
+            Fault::HangUp { agent } => {
+                for c in 0..self.coordinators.len() {
+                    let hang_up = |world: &mut Self, link| world.offline(agent, link);
+                    self.links(agent, c).for_each_in(self, hang_up);
                 }
             }
             Fault::DatabaseDown { for_ms } => self.database_down_until = self.now + for_ms,
@@ -263,7 +281,7 @@ impl World {
             org: "default".to_owned(),
             source: self.source,
             delivery_key: format!("delivery {n}"),
-            body_digest: (n % 3 == 0).then_some([number; 32]),
+            body_digest: n.is_multiple_of(3).then_some([number; 32]),
             kind: "push".to_owned(),
             headers: serde_json::json!({}),
             body: vec![number],

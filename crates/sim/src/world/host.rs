@@ -1,4 +1,5 @@
 //! A machine with an agent and its supervisors.
+#![expect(clippy::wildcard_enum_match_arm, reason = "only some cases matter to the model")]
 
 use std::collections::BTreeMap;
 
@@ -191,7 +192,7 @@ impl World {
             ToAgent::Offer { id, .. } => return self.offered(a, *id),
             ToAgent::Start(_) => {
                 if let ToAgent::Start(spec) = header {
-                    self.start(a, *spec);
+                    self.start(a, &spec);
                 }
                 return;
             }
@@ -313,7 +314,7 @@ impl World {
         self.say(a, &answer, b"");
     }
 
-    fn start(&mut self, a: usize, spec: Spec) {
+    fn start(&mut self, a: usize, spec: &Spec) {
         let id = spec.id;
         if self.hosts[a].hub.entries.contains_key(&id) {
             return;
@@ -327,7 +328,7 @@ impl World {
         let (log, facts) = (SimDisk::default(), SimDisk::default());
         self.serial += 1;
         let disks = (log.clone(), facts.clone());
-        let supervisor = Some(Supervisor::new(self.serial, &spec, disks, timers));
+        let supervisor = Some(Supervisor::new(self.serial, spec, disks, timers));
         let dir = Dir { key: None, log, facts, supervisor, leftovers: false };
         let host = &mut self.hosts[a];
         host.dirs.insert(id, dir);

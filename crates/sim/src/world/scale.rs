@@ -34,7 +34,7 @@ impl Scale {
             agents: rng.size(2, 3),
             deliveries: rng.size(1, 4),
             faults: rng.size(0, 14),
-            calm_at: rng.range(60_000, 400_000),
+            calm_at: rng.range(60_000, 360_000),
             call_faults: *rng.pick(&[0, 2, 10, 30]).expect("the list has elements"),
             delay_ms: *rng.pick(&[5, 200, 3000]).expect("the list has elements"),
         }
@@ -130,7 +130,7 @@ fn spec(rng: &mut Rng, name: &str) -> plan::Job {
         // One long line now and then fills segments and windows.
         let wide = if rng.chance(30) { 60_000 } else { 20 };
         let lines = if wide > 100 { rng.size(10, 40) } else { rng.size(0, 12) };
-        let longest = if rng.chance(100) { 30_000 } else { 4000 };
+        let longest = if rng.chance(200) { 30_000 } else { 4000 };
         let pause = rng.range(0, longest);
         let good = !rng.chance(150);
         Step {

@@ -150,13 +150,13 @@ impl World {
                 let frame = match parts {
                     Err(Failed::Crashed) => return,
                     Err(Failed::Unavailable) => return self.close(c, link),
-                    Ok(parts) => match parts.filter(|parts| parts.job.attempt == id.attempt) {
-                        Some(parts) => ToAgent::Start(Box::new(spec(id, &parts))),
-                        None => {
-                            self.freed(c, id);
-                            ToAgent::Superseded { id, finish: false }
-                        }
-                    },
+                    Ok(Some(parts)) if parts.job.attempt == id.attempt => {
+                        ToAgent::Start(Box::new(spec(id, &parts)))
+                    }
+                    Ok(_) => {
+                        self.freed(c, id);
+                        ToAgent::Superseded { id, finish: false }
+                    }
                 };
                 self.tell(c, link, &frame, b"");
             }
