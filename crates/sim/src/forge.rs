@@ -162,11 +162,12 @@ impl Repository {
             message.len()
         );
         if let Some(parent) = parent {
-            stream += &format!("from {parent}\n");
+            stream = stream + "from " + parent + "\n";
         }
         for (path, text) in files {
             let mode = if text.starts_with("#!") { "100755" } else { "100644" };
-            stream += &format!("M {mode} inline {path}\ndata {}\n{text}\n", text.len());
+            let entry = format!("M {mode} inline {path}\ndata {}\n{text}\n", text.len());
+            stream.push_str(&entry);
         }
         stream.push_str("\ndone\n");
         let arguments = ["fast-import", "--quiet", "--done", "--date-format=raw", "--force"];

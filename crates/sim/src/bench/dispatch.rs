@@ -63,10 +63,11 @@ fn workflow(name: &str, jobs: usize) -> String {
         "import { job, manual, sh, workflow } from 'shuntyard';\nconst jobs = [];\n".to_owned();
     let sizes = std::iter::repeat_n(MATRIX, full).chain((rest > 0).then_some(rest));
     for (index, size) in sizes.enumerate() {
-        text += &format!(
+        let job = format!(
             "jobs.push(job('j{index}', {{ matrix: {{ n: Array.from({{length: {size}}}, (_, i) => i) }}, \
              steps: [sh('true')] }}));\n"
         );
+        text.push_str(&job);
     }
     text + &format!("export default workflow('{name}', {{ on: manual(), jobs }});\n")
 }
