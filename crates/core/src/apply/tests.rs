@@ -308,7 +308,7 @@ fn lost_waits_for_the_release_and_a_late_result_changes_nothing() {
     assert_eq!(apply(&mut loaded, renewed.clone(), 300), Answer::Expired);
     assert_eq!(apply(&mut loaded, lost.clone(), 300), Answer::Done);
     assert_eq!(apply(&mut loaded, lost, 300), Answer::Stale);
-    assert_eq!(apply(&mut loaded, renewed, 301), Answer::Superseded);
+    assert_eq!(apply(&mut loaded, renewed, 301), Answer::Expired, "its log is still wanted");
     let late = ended(id, 1, Outcome::Success);
     assert_eq!(apply(&mut loaded, late, 301), Answer::Acked { seq: 1 });
     assert_eq!(states(&loaded), ["lost"]);
