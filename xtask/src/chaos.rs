@@ -31,7 +31,15 @@ pub(crate) fn run(orders: &Orders) -> anyhow::Result<()> {
     };
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["test", "--release", "--locked", "--package", "shuntyard-cli", "--test", "chaos"]);
+    command.args([
+        "test",
+        "--release",
+        "--locked",
+        "--package",
+        "shuntyard-cli",
+        "--test",
+        "chaos",
+    ]);
     command.args(["--", "--exact", test, "--nocapture"]);
     command.env("SHUNT_CHAOS_MINUTES", orders.minutes.to_string());
     if let Some(seed) = orders.seed {
