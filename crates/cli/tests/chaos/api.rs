@@ -11,7 +11,7 @@ pub(crate) const SECRET: &str = "what only the forge knows";
 /// One request may take this long.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Everything is asked again for this long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]

@@ -26,7 +26,7 @@ const SHORT: Duration = Duration::from_secs(30);
 /// What `cargo xtask chaos` asks for; else a short storm with a new seed.
 fn orders(db: Db) -> Orders {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let clock = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let clock = || u64::from(std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos());
     Orders {
         db,
         seed: number("SHUNT_CHAOS_SEED").unwrap_or_else(clock),

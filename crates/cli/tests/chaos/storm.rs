@@ -20,7 +20,7 @@ use shuntyard_sim::{
 };
 
 use crate::{
-    processes::{Supervisor, signal, supervisors},
+    processes::{Service, Supervisor, signal, supervisors},
     records::{self, Sent, Widths},
     world::{AGENTS, Db, RELEASE, SOURCE, TIMERS, World, check_programs},
 };
@@ -291,7 +291,8 @@ impl Storm {
         for supervisor in self.supervisors() {
             signal(supervisor.pid, Signal::CONT);
         }
-        for pid in self.world.agents.iter().chain([&self.world.coordinator]).filter_map(|s| s.pid())
+        for pid in
+            self.world.agents.iter().chain([&self.world.coordinator]).filter_map(Service::pid)
         {
             signal(pid, Signal::CONT);
         }

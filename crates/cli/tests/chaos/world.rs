@@ -30,7 +30,7 @@ pub(crate) const TIMERS: &str = "[timers]\nrenew = '400ms'\noverdue = '1500ms'\n
 /// Name of the source.
 pub(crate) const SOURCE: &str = "web";
 /// Time for a process to be ready.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
