@@ -17,12 +17,28 @@ enum Source {
     Cargo(&'static str),
 }
 
-const NEEDS: [Need; 3] = [
+const NEEDS: [Need; 7] = [
     Need { program: "git", why: "sources and checkouts", source: Source::Debian("git") },
     Need {
         program: "postgres",
         why: "the store's tests run on PostgreSQL, too",
         source: Source::Debian("postgresql"),
+    },
+    Need {
+        program: "openssl",
+        why: "certificates for the TLS test",
+        source: Source::Debian("openssl"),
+    },
+    Need {
+        program: "node",
+        why: "the example of a Node package",
+        source: Source::Debian("nodejs"),
+    },
+    Need { program: "npm", why: "the example of a Node package", source: Source::Debian("npm") },
+    Need {
+        program: "python3",
+        why: "the example of a monorepo",
+        source: Source::Debian("python3"),
     },
     Need {
         program: "cargo-nextest",
