@@ -128,6 +128,8 @@ impl Job<'_> {
                 for index in group {
                     self.skip(index).await;
                 }
+                // Halted between two groups, with all before them successful, it is no success.
+                failure.get_or_insert_with(|| (Outcome::Cancelled, "not started".to_owned()));
                 continue;
             }
             failure = self.run_group(block, &group).await;

@@ -13,7 +13,7 @@ use tokio::{
 
 use crate::{
     coordinator::{Manners, Seen},
-    world::{World, runs, sh, unique_sleep},
+    world::{World, runs, sh, unique_sleep, until},
 };
 
 struct Inside {
@@ -152,6 +152,29 @@ async fn an_attempt_that_waits_for_room_in_its_spool_can_still_be_ended() {
     world.coordinator.until(id, "it to wait", renewals).await;
     world.coordinator.order(ToAgent::Superseded { id, finish: false });
     world.gone(id).await;
+    inside.control.send_replace(Control::Stop);
+    inside.running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_job_that_is_cancelled_between_two_steps_is_no_success() {
+    let manners = Manners { acks_logs: false, ..Manners::default() };
+    let world = World::without_agent(manners).await;
+    let inside = start_with(&world, |config| config.spool_quota_bytes = SPOOL_QUOTA_BYTES_MIN);
+    let flag = world.temp.path().join("flag");
+    // The command ends by itself, while the last of its output waits for room in the spool.
+    let bytes = SPOOL_QUOTA_BYTES_MIN + 64 * 1024;
+    let first = format!("head -c {bytes} /dev/zero | tr '\\0' x; touch {}", flag.display());
+    let id = world.submit(vec![sh(&first), sh("echo second")]);
+    until("the first command to end", || flag.exists()).await;
+    let before = world.coordinator.seen(id).renewals;
+    world.coordinator.until(id, "renewals", |seen| seen.renewals > before + 5).await;
+    world.coordinator.order(ToAgent::Cancel { id, force: false, reason: "by hand".into() });
+    world.coordinator.mind(|manners| manners.acks_logs = true);
+    let seen = world.coordinator.ended(id).await;
+    assert_eq!(seen.step(1).unwrap().outcome, Outcome::Cancelled);
+    assert_eq!(seen.end().unwrap().outcome, Outcome::Cancelled);
+    assert_eq!(seen.text(2), "");
     inside.control.send_replace(Control::Stop);
     inside.running.await.unwrap().unwrap();
 }
