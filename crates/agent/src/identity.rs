@@ -63,9 +63,11 @@ impl ProcessId {
         Some(Self { boot_id: boot_id(), pid, started })
     }
 
-    /// Whether this very process still runs.
+    /// Whether this very process still runs. One that has ended does not, also while nobody takes
+    /// note of it: orphans wait for the host's first process, and not every one of those looks.
     pub(crate) fn lives(&self) -> bool {
-        Self::of(self.pid).as_ref() == Some(self)
+        let zombie = sandbox::process(self.pid).is_none_or(|process| process.zombie);
+        !zombie && Self::of(self.pid).as_ref() == Some(self)
     }
 }
 
@@ -108,5 +110,25 @@ mod tests {
         let me = ProcessId::of(i32::try_from(std::process::id()).unwrap()).unwrap();
         assert!(me.lives());
         assert!(!ProcessId { started: me.started + 1, ..me }.lives());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_does_not_live_on_as_a_zombie() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let id = ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(id.lives());
+        let mut output = child.stdout.take().unwrap();
+        drop(child.stdin.take());
+        // Its end of the pipe closes on its way out.
+        std::io::Read::read_to_end(&mut output, &mut Vec::new()).unwrap();
+        while id.lives() {
+            std::thread::yield_now();
+        }
+        assert!(ProcessId::of(id.pid).is_some(), "nobody has reaped it");
+        child.wait().unwrap();
     }
 }

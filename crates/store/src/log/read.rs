@@ -136,6 +136,8 @@ fn streams(rows: &[StreamEnd], end: Option<&End>) -> Vec<LogStream> {
     let mut numbers: Vec<u32> = rows.iter().map(|row| row.stream).collect();
     if let Some(end) = end {
         numbers.extend(end.ends.keys());
+        // A stream may be torn before its first byte.
+        numbers.extend(&end.torn);
     }
     numbers.sort_unstable();
     numbers.dedup();
@@ -143,14 +145,34 @@ fn streams(rows: &[StreamEnd], end: Option<&End>) -> Vec<LogStream> {
         .into_iter()
         .map(|stream| {
             let to = rows.iter().find(|row| row.stream == stream).map_or(0, |row| row.to_byte);
-            let known = end.and_then(|end| end.ends.get(&stream).copied());
-            LogStream {
-                stream,
-                to,
-                end: known,
-                complete: known.is_some_and(|end| to >= end),
-                torn: end.is_some_and(|end| end.torn.contains(&stream)),
-            }
+            let torn = end.is_some_and(|end| end.torn.contains(&stream));
+            let known = end.and_then(|end| end.ends.get(&stream).copied()).or(torn.then_some(0));
+            LogStream { stream, to, end: known, complete: known.is_some_and(|end| to >= end), torn }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use shuntyard_protocol::{Outcome, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn a_stream_that_is_torn_before_its_first_byte_is_shown_as_torn() {
+        let end = End {
+            at: Timestamp(1),
+            outcome: Outcome::Lost,
+            reason: None,
+            outputs: None,
+            ends: BTreeMap::from([(1, 5)]),
+            torn: vec![2],
+        };
+        let found = streams(&[StreamEnd { stream: 1, to_byte: 5 }], Some(&end));
+        let found: Vec<_> =
+            found.iter().map(|s| (s.stream, s.to, s.end, s.complete, s.torn)).collect();
+        assert_eq!(found, [(1, 5, Some(5), true, false), (2, 0, Some(0), true, true)]);
+    }
 }
