@@ -15,14 +15,9 @@ use crate::{
 
 const KILLS: u32 = 100;
 /// Time between two kills, in milliseconds.
-<<<<<<< Updated upstream
 const GAP_MS: std::ops::Range<u64> = 80..700;
 // About 68 s: the kills take about 40.
 const WORK: Work = Work { lines: 3_000, burst: 2, pause_ms: 45, width: 40, stubborn: false };
-=======
-const GAP_MS: std::ops::Range<u64> = 80..500;
-const WORK: Work = Work { lines: 4_500, burst: 2, pause_ms: 20, width: 40, stubborn: false };
->>>>>>> Stashed changes
 const PATIENCE: Duration = Duration::from_mins(2);
 
 pub(crate) async fn hundred() {
