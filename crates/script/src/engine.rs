@@ -26,7 +26,21 @@ pub(crate) struct Engine {
     runtime: ManuallyDrop<Runtime>,
     context: ManuallyDrop<Context>,
     modules: Modules,
-    interrupted: Rc<Cell<bool>>,
+    watch: Rc<Watch>,
+}
+
+/// Asks whether to stop, and remembers that the answer was once yes.
+struct Watch {
+    interrupt: Interrupt,
+    interrupted: Cell<bool>,
+}
+
+impl Watch {
+    fn must_stop(&self) -> bool {
+        let stop = (self.interrupt)();
+        self.interrupted.set(self.interrupted.get() || stop);
+        stop
+    }
 }
 
 /// The engine could not be made: memory is below what an empty context needs.
@@ -56,16 +70,12 @@ impl Engine {
         runtime.set_memory_limit(memory);
         runtime.set_max_stack_size(STACK_BYTES_MAX);
         runtime.set_loader(modules.clone(), modules.clone());
-        let interrupted = Rc::new(Cell::new(false));
-        let flag = interrupted.clone();
-        runtime.set_interrupt_handler(Some(Box::new(move || {
-            let stop = interrupt();
-            flag.set(flag.get() || stop);
-            stop
-        })));
+        let watch = Rc::new(Watch { interrupt, interrupted: Cell::new(false) });
+        let asked = watch.clone();
+        runtime.set_interrupt_handler(Some(Box::new(move || asked.must_stop())));
         let context = Context::full(&runtime).map_err(StartError)?;
         let (runtime, context) = (ManuallyDrop::new(runtime), ManuallyDrop::new(context));
-        Ok(Self { runtime, context, modules, interrupted })
+        Ok(Self { runtime, context, modules, watch })
     }
 
     pub(crate) fn modules(&self) -> &Modules {
@@ -74,7 +84,7 @@ impl Engine {
 
     /// Whether a script was stopped from outside.
     pub(crate) fn was_interrupted(&self) -> bool {
-        self.interrupted.get()
+        self.watch.interrupted.get()
     }
 
     /// Runs `f` inside the engine.
@@ -91,37 +101,42 @@ impl Engine {
             }
         }
     }
-}
 
-/// Imports a module and runs it to its end.
-pub(crate) fn import<'js>(ctx: &Ctx<'js>, path: &str) -> Settled<Object<'js>> {
-    match Module::import(ctx, path) {
-        Ok(promise) => settle(ctx, &promise),
-        Err(error) => Settled::Thrown(caught(ctx, error)),
+    /// Imports a module and runs it to its end.
+    pub(crate) fn import<'js>(&self, ctx: &Ctx<'js>, path: &str) -> Settled<Object<'js>> {
+        match Module::import(ctx, path) {
+            Ok(promise) => self.settle(ctx, &promise),
+            Err(error) => Settled::Thrown(caught(ctx, error)),
+        }
     }
-}
 
-/// Runs jobs until the promise settles or nothing is left to run.
-pub(crate) fn settle<'js>(ctx: &Ctx<'js>, promise: &Promise<'js>) -> Settled<Object<'js>> {
-    while promise.state() == PromiseState::Pending && ctx.execute_pending_job() {}
-    match promise.result::<Object<'js>>() {
-        None => Settled::Never,
-        Some(Ok(value)) => Settled::Value(value),
-        Some(Err(error)) => Settled::Thrown(caught(ctx, error)),
+    /// Runs jobs until the promise settles, nothing is left to run or the time is over. The engine
+    /// asks by itself only now and then, and a job that it stops may have queued the next one.
+    fn settle<'js>(&self, ctx: &Ctx<'js>, promise: &Promise<'js>) -> Settled<Object<'js>> {
+        while promise.state() == PromiseState::Pending
+            && !self.watch.must_stop()
+            && ctx.execute_pending_job()
+        {}
+        match promise.result::<Object<'js>>() {
+            None => Settled::Never,
+            Some(Ok(value)) => Settled::Value(value),
+            Some(Err(error)) => Settled::Thrown(caught(ctx, error)),
+        }
     }
-}
 
-/// A function that a built-in module exports.
-pub(crate) fn builtin<'js>(
-    ctx: &Ctx<'js>,
-    module: &str,
-    export: &str,
-) -> Result<Function<'js>, Thrown> {
-    match import(ctx, module) {
-        Settled::Value(namespace) => namespace.get(export).map_err(|error| caught(ctx, error)),
-        Settled::Thrown(thrown) => Err(thrown),
-        Settled::Never => {
-            Err(Thrown::message(&format!("the built-in module {module} does not load")))
+    /// A function that a built-in module exports.
+    pub(crate) fn builtin<'js>(
+        &self,
+        ctx: &Ctx<'js>,
+        module: &str,
+        export: &str,
+    ) -> Result<Function<'js>, Thrown> {
+        match self.import(ctx, module) {
+            Settled::Value(namespace) => namespace.get(export).map_err(|error| caught(ctx, error)),
+            Settled::Thrown(thrown) => Err(thrown),
+            Settled::Never => {
+                Err(Thrown::message(&format!("the built-in module {module} does not load")))
+            }
         }
     }
 }

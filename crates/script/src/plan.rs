@@ -9,7 +9,7 @@ use crate::{
     bundle::Bundle,
     clock,
     describe::{self, Described, Export},
-    engine::{self, Engine, Modules, Settled, Thrown, caught},
+    engine::{Engine, Modules, Settled, Thrown, caught},
     fault::Fault,
     graph,
     raw::Reader,
@@ -99,7 +99,7 @@ fn install<'js>(
     world: &World,
     console: &Rc<RefCell<Console>>,
 ) -> Result<(), Thrown> {
-    let install = engine::builtin(ctx, "shuntyard:planning", "install")?;
+    let install = engine.builtin(ctx, "shuntyard:planning", "install")?;
     let wrap = |result: rquickjs::Result<()>| result.map_err(|error| caught(ctx, error));
     let console = console.clone();
     let print = move |ctx: Ctx<'js>, _level: String, text: String| {
@@ -141,7 +141,7 @@ pub(crate) fn run<'js>(
     engine: &Engine,
     entries: &[String],
 ) -> Result<(Vec<Described>, Vec<Function<'js>>), Vec<Fault>> {
-    let identify = engine::builtin(ctx, "shuntyard:nodes", "identify")
+    let identify = engine.builtin(ctx, "shuntyard:nodes", "identify")
         .map_err(|thrown| vec![Fault::new(thrown.message)])?;
     let mut reader = Reader::new(ctx, engine.modules(), identify);
     let mut exports = Vec::new();
@@ -169,7 +169,7 @@ pub(crate) fn run<'js>(
 }
 
 fn run_file<'js>(ctx: &Ctx<'js>, engine: &Engine, file: &str) -> Result<Object<'js>, Fault> {
-    match engine::import(ctx, file) {
+    match engine.import(ctx, file) {
         Settled::Value(namespace) => Ok(namespace),
         Settled::Never if engine.was_interrupted() => Err(Fault::in_file(file, out_of_time())),
         Settled::Never => Err(Fault::in_file(

@@ -10,7 +10,7 @@ use super::{RUN_MEMORY_BYTES_MAX, commands::Exit, host::Host, lend};
 use crate::{
     bundle::Bundle,
     describe::{Described, JobCode, schema::Schema},
-    engine::{self, Engine, Interrupt, Modules, Thrown, caught},
+    engine::{Engine, Interrupt, Modules, Thrown, caught},
     fault::Fault,
     graph, plan,
 };
@@ -146,7 +146,7 @@ struct Loaded {
 impl Loaded {
     fn new(ctx: &Ctx<'_>, engine: &Engine, host: &Host, wanted: &Wanted) -> Result<Self, String> {
         let export = |name: &str| {
-            engine::builtin(ctx, "shuntyard:runtime", name).map_err(|thrown| thrown.message)
+            engine.builtin(ctx, "shuntyard:runtime", name).map_err(|thrown| thrown.message)
         };
         let text = |error| caught(ctx, error).message;
         let schemas = lend::Schemas::default();

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     describe::schema::Schema,
-    engine::{self, Engine, caught},
+    engine::{Engine, caught},
     sys,
 };
 
@@ -35,7 +35,7 @@ pub(super) fn functions<'js>(
     schemas: &Schemas,
 ) -> std::result::Result<Object<'js>, String> {
     let identify =
-        engine::builtin(ctx, "shuntyard:nodes", "identify").map_err(|thrown| thrown.message)?;
+        engine.builtin(ctx, "shuntyard:nodes", "identify").map_err(|thrown| thrown.message)?;
     let lent =
         Lent { ctx, object: Object::new(ctx.clone()).map_err(|error| caught(ctx, error).message)? };
     let modules = engine.modules().clone();
