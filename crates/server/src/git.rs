@@ -9,7 +9,7 @@ use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -84,36 +84,31 @@ impl Git {
         Ok(path)
     }
 
-    /// Makes sure that `commits` are in the source's mirror.
+    /// Makes sure that the commits in `needed` are in the source's mirror, and tries it for those in
+    /// `wanted`. Returns all that are there now.
     pub async fn fetch(
         &self,
         source: SourceId,
         url: &str,
-        commits: &[&str],
-    ) -> anyhow::Result<PathBuf> {
+        needed: &[&str],
+        wanted: &[&str],
+    ) -> anyhow::Result<BTreeMap<String, CommitInfo>> {
         let mirror = self.open(source).await?;
-        let mut missing = Vec::new();
-        for commit in commits {
-            check_commit(commit)?;
-            if git(Place::Bare(&mirror), ["cat-file", "-e", &format!("{commit}^{{commit}}")])
-                .await
-                .is_err()
-            {
-                missing.push(*commit);
-            }
+        let all: Vec<_> = needed.iter().chain(wanted).copied().collect();
+        let known = infos(&mirror, &all).await?;
+        let missing = |commits: &[&'_ str]| -> Vec<String> {
+            let missing = commits.iter().filter(|commit| !known.contains_key(**commit));
+            missing.map(|&commit| commit.to_owned()).collect()
+        };
+        let (needed, wanted) = (missing(needed), missing(wanted));
+        if needed.is_empty() && wanted.is_empty() {
+            return Ok(known);
         }
-        if !missing.is_empty() {
-            check_url(url)?;
-            let mut args =
-                vec!["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", url];
-            // The objects must have a name, else `git gc` may drop them while they are needed.
-            let specs: Vec<_> = missing.iter().map(|c| format!("{c}:refs/seen/{c}")).collect();
-            args.extend(specs.iter().map(String::as_str));
-            git(Place::Bare(&mirror), args)
-                .await
-                .with_context(|| format!("fetch {}", missing.join(" and ")))?;
+        fetch_into(&mirror, url, &needed).await?;
+        if let Err(error) = fetch_into(&mirror, url, &wanted).await {
+            tracing::debug!(error = format!("{error:#}"), "a commit is not there any more");
         }
-        Ok(mirror)
+        infos(&mirror, &all).await
     }
 
     /// The texts below the workflow folder at a commit, by path in the repository.
@@ -155,18 +150,6 @@ impl Git {
     pub async fn merge_base(&self, source: SourceId, a: &str, b: &str) -> Option<String> {
         let base = git(Place::Bare(&self.mirror(source)), ["merge-base", a, b]).await.ok()?;
         Some(String::from_utf8_lossy(&base).trim().to_owned())
-    }
-
-    pub async fn commit_info(&self, source: SourceId, commit: &str) -> anyhow::Result<CommitInfo> {
-        let text =
-            git(Place::Bare(&self.mirror(source)), ["log", "-1", "--format=%s%n%an", commit])
-                .await?;
-        let text = String::from_utf8_lossy(&text);
-        let mut lines = text.lines().map(|line| line.chars().take(500).collect::<String>());
-        Ok(CommitInfo {
-            subject: lines.next().unwrap_or_default(),
-            author: lines.next().unwrap_or_default(),
-        })
     }
 
     /// The head of the remote's default branch.
@@ -223,6 +206,40 @@ impl Git {
     }
 }
 
+/// What is known of those commits that a repository has.
+async fn infos(
+    repository: &Path,
+    commits: &[&str],
+) -> anyhow::Result<BTreeMap<String, CommitInfo>> {
+    for commit in commits {
+        check_commit(commit)?;
+    }
+    let mut args = vec!["log", "--no-walk", "--ignore-missing", "-z", "--format=%H%n%s%n%an"];
+    args.extend(commits);
+    let text = git(Place::Bare(repository), args).await?;
+    let text = String::from_utf8_lossy(&text);
+    let info = |entry: &str| {
+        let mut lines = entry.split('\n');
+        let commit = lines.next().filter(|commit| !commit.is_empty())?.to_owned();
+        let mut line = || lines.next().unwrap_or_default().chars().take(500).collect();
+        Some((commit, CommitInfo { subject: line(), author: line() }))
+    };
+    Ok(text.split('\0').filter_map(info).collect())
+}
+
+async fn fetch_into(mirror: &Path, url: &str, commits: &[String]) -> anyhow::Result<()> {
+    if commits.is_empty() {
+        return Ok(());
+    }
+    check_url(url)?;
+    let mut args = vec!["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", url];
+    // The objects must have a name, else `git gc` may drop them while they are needed.
+    let specs: Vec<_> = commits.iter().map(|c| format!("{c}:refs/seen/{c}")).collect();
+    args.extend(specs.iter().map(String::as_str));
+    let fetched = git(Place::Bare(mirror), args).await;
+    fetched.map(drop).with_context(|| format!("fetch {}", commits.join(" and ")))
+}
+
 /// The checked-out head of a repository on this machine.
 pub async fn local_head(repository: &Path) -> anyhow::Result<Head> {
     let commit =
@@ -233,10 +250,11 @@ pub async fn local_head(repository: &Path) -> anyhow::Result<Head> {
     Ok(Head { commit: text(commit), ref_name: ref_name.map(text) })
 }
 
-/// Whether `folder` is the top of a git work tree (or a bare repository).
+/// Whether `folder` is the top of a git work tree or a bare repository, by what lies in it: this is
+/// asked for every job that starts, so no program runs for the answer.
 pub async fn is_repository(folder: &Path) -> bool {
-    let top = git(Place::Folder(folder), ["rev-parse", "--show-prefix"]).await;
-    top.is_ok_and(|prefix| prefix.trim_ascii().is_empty())
+    let has = async |name| tokio::fs::try_exists(folder.join(name)).await.unwrap_or(false);
+    has(".git").await || has("HEAD").await && has("objects").await && has("refs").await
 }
 
 /// Files in the work tree that the head does not have in this form.
@@ -337,8 +355,19 @@ async fn git<S: AsRef<OsStr>>(
     run(place, args, b"").await
 }
 
+/// The program, looked up once: the standard library copies the whole process (fork) to look a name
+/// up in a PATH that was set for the command, and starts a path directly (vfork).
+fn program() -> &'static Path {
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut candidates = std::env::split_paths(&path).map(|folder| folder.join("git"));
+        candidates.find(|git| git.is_file()).unwrap_or_else(|| "git".into())
+    });
+    &PROGRAM
+}
+
 fn command(place: Place<'_>) -> Command {
-    let mut command = Command::new("git");
+    let mut command = Command::new(program());
     command.env_clear();
     for name in
         ["PATH", "HOME", "SSH_AUTH_SOCK", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"]

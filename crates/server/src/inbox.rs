@@ -115,14 +115,19 @@ async fn handle(app: &App, delivery: &Delivery) -> anyhow::Result<Done> {
         Meaning::Event(incoming) => *incoming,
         Meaning::Ignored(reason) => return Ok(Done::Ignored(reason)),
     };
+    let trusted = trusted_base(&incoming.kind, &incoming.base);
     let event = complete(app, &source, incoming).await?;
-    let planned = match planner::plan_at(app, &source, &event.commit).await {
+    let plan_commit = trusted.as_deref().unwrap_or(&event.commit);
+    let planned = match planner::plan_at(app, &source, plan_commit).await {
         Ok(planned) => planned,
         Err(PlanFailure::Author(error) | PlanFailure::Limit(error)) => {
             return Ok(Done::Refused(format!("plan error: {error}")));
         }
         Err(PlanFailure::Here(error)) => return Err(error),
     };
+    if planned.plan.workflows.is_empty() {
+        return Ok(Done::Ignored("no file exports a workflow at this commit".to_owned()));
+    }
     let (mut runs, mut outcome) = (Vec::new(), Vec::new());
     for workflow in &planned.plan.workflows {
         match trigger::matches(workflow, &event)? {
@@ -144,6 +149,15 @@ async fn handle(app: &App, delivery: &Delivery) -> anyhow::Result<Done> {
     let of = Some((delivery.id, outcome.as_str()));
     app.store.create_runs(&event, runs, of, QUEUE_DEPTH, now).await?;
     Ok(Done::Created)
+}
+
+/// Where the workflows of a stranger's pull request come from: its base, so that a stranger changes
+/// the code that is tested, but not what is done with it.
+fn trusted_base(kind: &EventKind, base: &Base) -> Option<String> {
+    match (kind, base) {
+        (EventKind::PullRequest(pr), Base::Target(base)) if pr.fork => Some(base.clone()),
+        _ => None,
+    }
 }
 
 fn meaning(source: &Source, delivery: &Delivery) -> anyhow::Result<Meaning> {
@@ -219,8 +233,14 @@ async fn complete(app: &App, source: &Source, incoming: Incoming) -> anyhow::Res
             (head.commit, head.ref_name)
         }
     };
-    app.git.fetch(source.id, &url, &[&commit]).await?;
-    let info = app.git.commit_info(source.id, &commit).await?;
+    let trusted = trusted_base(&incoming.kind, &incoming.base);
+    let needed: Vec<_> = std::iter::once(commit.as_str()).chain(trusted.as_deref()).collect();
+    let wanted = match &incoming.base {
+        Base::Before(commit) | Base::Target(commit) => Some(commit.as_str()),
+        Base::New | Base::None => None,
+    };
+    let mut known = app.git.fetch(source.id, &url, &needed, wanted.as_slice()).await?;
+    let info = known.remove(&commit).with_context(|| format!("{commit} is not a commit"))?;
     let before = match &incoming.base {
         Base::Before(before) => Some(before.clone()),
         Base::New | Base::Target(_) | Base::None => None,
@@ -248,20 +268,14 @@ async fn changed(
 ) -> anyhow::Result<Changed> {
     let base = match base {
         Base::None => return Ok(Changed::Unknown("the event is not about files".to_owned())),
-        Base::Before(before) => {
-            app.git.fetch(source.id, url, &[&before]).await?;
-            Some(before)
-        }
-        Base::Target(target) => {
-            app.git.fetch(source.id, url, &[&target]).await?;
-            app.git.merge_base(source.id, &target, commit).await
-        }
+        Base::Before(before) => Some(before),
+        Base::Target(target) => app.git.merge_base(source.id, &target, commit).await,
         Base::New => {
             let head = app.git.default_head(url).await?;
             if head.ref_name.as_deref() == ref_name {
                 return Ok(Changed::Unknown("first push of the default branch".to_owned()));
             }
-            app.git.fetch(source.id, url, &[&head.commit]).await?;
+            app.git.fetch(source.id, url, &[&head.commit], &[]).await?;
             app.git.merge_base(source.id, &head.commit, commit).await
         }
     };

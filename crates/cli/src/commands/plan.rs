@@ -12,6 +12,9 @@ use crate::{
     exit::{Failure, Result, usage},
 };
 
+const NO_WORKFLOW: &str = "no file in .shuntyard/workflows/ exports a workflow; write \
+    `export default workflow('ci', { … })`";
+
 /// How to start the child that evaluates workflow files.
 pub(crate) fn launcher() -> anyhow::Result<Launcher> {
     let program = std::env::current_exe().context("find this program")?;
@@ -40,6 +43,9 @@ pub(crate) async fn of_folder(folder: &Path) -> Result<Plan> {
         | EvaluateError::Link(_)
         | EvaluateError::Answer(_) => Failure::Error(error.into()),
     })?;
+    if evaluated.plan.workflows.is_empty() {
+        return Err(usage(NO_WORKFLOW));
+    }
     let faults = shuntyard_core::plan::check(&evaluated.plan);
     if faults.is_empty() {
         return Ok(evaluated.plan);

@@ -103,6 +103,13 @@ async fn a_mistake_in_a_workflow_file_is_shown_where_it_is() {
         assert!(done.err.contains(&format!("{CI}{place}")), "{text}: {}", done.err);
         assert!(done.err.contains(part), "{text}: {}", done.err);
     }
+    write(
+        &folder,
+        &[(CI, "import { workflow } from 'shuntyard';\nworkflow('ci', { jobs: [] });\n")],
+    );
+    let forgotten = machine.run(&["compile", "-C", &path]).await;
+    assert_eq!(forgotten.code, 2, "{}", forgotten.err);
+    assert!(forgotten.err.contains("export default workflow"), "{}", forgotten.err);
 }
 
 #[tokio::test]

@@ -149,7 +149,10 @@ async fn a_pull_request_runs_but_a_forks_only_where_it_was_allowed_and_contained
     let base = web.commit("main", &[(CI, &ci(HELLO)), ("greeting.txt", "hello\n")]).unwrap();
     let own =
         web.commit("topic", &[(CI, &ci(HELLO)), ("greeting.txt", "from a branch\n")]).unwrap();
-    let strange = web.pull_head(8, &base, &[("greeting.txt", "from a stranger\n")]).unwrap();
+    // A stranger's change of the workflow itself is not what runs.
+    let hijack = ci("echo hijacked; exit 1");
+    let strange = [("greeting.txt", "from a stranger\n"), (CI, &hijack)];
+    let strange = web.pull_head(8, &base, &strange).unwrap();
     let pull = |number, head, from| Pull {
         number,
         action: "opened",
