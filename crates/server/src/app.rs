@@ -5,6 +5,7 @@ use std::sync::Arc;
 use shuntyard_protocol::InstanceId;
 use shuntyard_script::Launcher;
 use shuntyard_store::{Source, Store};
+use tokio::sync::mpsc;
 
 use crate::{
     config::Config,
@@ -17,6 +18,7 @@ use crate::{
     planner::PlanCache,
     secrets::MasterKey,
     sources::SourceSecrets,
+    starts::Wanted,
     tasks::{Poke, Tasks},
 };
 
@@ -37,6 +39,7 @@ pub struct App {
     pub agents: Agents,
     pub plans: PlanCache,
     pub classes: Classes,
+    pub(crate) starts: mpsc::Sender<Wanted>,
     pub pokes: Pokes,
     pub unverified: Unverified,
     pub(crate) handshakes: Handshakes,

@@ -8,17 +8,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use anyhow::Context;
-use serde_json::{Map, Value, json};
-use shuntyard_core::{apply::Fact, event::Event, labels::Requirement, limits};
+use shuntyard_core::{apply::Fact, labels::Requirement};
 use shuntyard_protocol::{
-    AgentId, Outcome,
-    agent::{AttemptId, Code, Containment, Spec, Upstream},
-    plan::{Action, Job, RunsOn, Selector},
+    AgentId,
+    agent::Containment,
+    plan::{RunsOn, Selector},
 };
-use shuntyard_store::{Claimed, LabelClass, SpecParts, UpstreamParts};
+use shuntyard_store::{Claimed, LabelClass};
 
-use crate::{app::App, link::Room, watch};
+use crate::{app::App, link::Room};
 
 /// Jobs that one claim takes at most.
 const CLAIM_MAX: usize = 256;
@@ -128,91 +126,6 @@ async fn offer(
     Ok(())
 }
 
-/// What a start carries: the spec and, for jobs with functions, the workflow folder.
-pub(crate) async fn spec(app: &App, id: AttemptId) -> anyhow::Result<Option<(Spec, Vec<u8>)>> {
-    let Some(parts) = app.store.spec_for(id.job).await? else { return Ok(None) };
-    if parts.job.attempt != id.attempt {
-        return Ok(None);
-    }
-    let job: Job = serde_json::from_value(parts.job.spec.clone()).context("spec of a job")?;
-    let has_functions = job.steps.iter().any(|step| matches!(step.action, Action::Function {}));
-    let folder = match (&parts.run.plan_key, has_functions) {
-        (Some(key), true) => {
-            let plan = app.store.plan(key).await?.with_context(|| format!("plan {key} is gone"))?;
-            plan.folder.into_bytes()
-        }
-        _ => Vec::new(),
-    };
-    Ok(Some((assemble(app, id, parts, job).await?, folder)))
-}
-
-async fn assemble(app: &App, id: AttemptId, parts: SpecParts, job: Job) -> anyhow::Result<Spec> {
-    let SpecParts { job: row, run, event, source, needs } = parts;
-    let millis = |d: std::time::Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-    let event: Event = serde_json::from_value(event.body).context("body of an event")?;
-    let code = match &source {
-        Some(source) => Some(Code {
-            url: watch::code_url(app, source).await?,
-            commit: event.commit.clone(),
-            ref_name: event.ref_name.clone(),
-        }),
-        None => None,
-    };
-    let mut env = run.env.clone();
-    env.extend(job.env);
-    Ok(Spec {
-        id,
-        run: run.id,
-        org: run.org,
-        source: run.source,
-        workflow: run.workflow,
-        file: run.file,
-        job: row.name,
-        title: row.title,
-        try_no: row.try_no,
-        run_number: run.number,
-        matrix: row.matrix,
-        event: serde_json::to_value(&event)?,
-        code,
-        checkout: job.checkout,
-        env,
-        timeout_ms: job.timeout_ms.unwrap_or(millis(limits::JOB_TIMEOUT_DEFAULT)),
-        grace_ms: job.grace_ms.unwrap_or(millis(limits::GRACE_DEFAULT)),
-        steps: job.steps,
-        parallels: job.parallels,
-        single: job.single,
-        needs: needs.into_iter().map(|(name, children)| (name, upstream(children))).collect(),
-        run_url: Some(app.run_url(run.id)),
-    })
-}
-
-/// One upstream as its dependants see it. A fan-out counts as one: all skipped is skipped, else its
-/// worst child.
-fn upstream(children: Vec<UpstreamParts>) -> Upstream {
-    use Outcome::{Cancelled, Failed, Lost, Skipped, Success, TimedOut};
-    let worst = [Failed, TimedOut, Lost, Cancelled, Success, Skipped];
-    let has = |outcome: &Outcome| children.iter().any(|child| child.outcome == Some(*outcome));
-    let outcome = worst.into_iter().find(has).unwrap_or(Skipped);
-    if let [single] = children.as_slice()
-        && single.matrix.is_none()
-    {
-        return Upstream { outcome, outputs: single.outputs.clone().unwrap_or(Value::Null) };
-    }
-    let mut merged = Map::new();
-    let mut by_matrix = Vec::with_capacity(children.len());
-    for child in children {
-        if let Some(Value::Object(outputs)) = &child.outputs {
-            merged.extend(outputs.clone());
-        }
-        by_matrix.push(json!({
-            "matrix": child.matrix,
-            "outcome": child.outcome,
-            "outputs": child.outputs,
-        }));
-    }
-    Upstream { outcome, outputs: json!({ "byMatrix": by_matrix, "merged": merged }) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,6 +142,21 @@ mod tests {
             assert!(classes.get(&class(id)).is_some());
         }
         assert_eq!(classes.0.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_code_of_strangers_needs_a_contained_agent_of_its_org() {
+        let any = RunsOn { labels: vec![], exclude: vec![] };
+        let strange = with_server_labels(any.clone(), "web", true);
+        let own = with_server_labels(any, "web", false);
+        let admits = |runs_on: &RunsOn, org: &str, containment| {
+            let labels = server_labels(org, containment).into_iter().collect();
+            Requirement::new(runs_on).unwrap().admits(&labels)
+        };
+        assert!(admits(&strange, "web", Containment::Namespace));
+        assert!(!admits(&strange, "web", Containment::Subreaper));
+        assert!(admits(&own, "web", Containment::Subreaper));
+        assert!(!admits(&own, "api", Containment::Namespace));
     }
 
     #[test]

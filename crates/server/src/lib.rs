@@ -19,6 +19,7 @@ mod secrets;
 mod source;
 mod sources;
 mod start;
+mod starts;
 pub mod tasks;
 mod waiting;
 mod watch;

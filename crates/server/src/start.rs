@@ -13,6 +13,7 @@ use axum_server::{Handle, tls_rustls::RustlsConfig};
 use shuntyard_protocol::{InstanceId, api::NewToken};
 use shuntyard_script::Launcher;
 use shuntyard_store::{Database, Instance, Options, Store};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -29,6 +30,7 @@ use crate::{
     metrics::Metrics,
     planner::PlanCache,
     secrets::{MasterKey, write_private},
+    starts,
     tasks::{Poke, Tasks},
     watch,
 };
@@ -114,6 +116,7 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
     for writer in writers {
         tasks.spawn("store writer", writer.run());
     }
+    let (starts, wanted) = mpsc::channel(starts::CAPACITY);
     let app = Arc::new(App {
         git: Git::new(data.join("mirrors")),
         env,
@@ -127,6 +130,7 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
         agents: Agents::default(),
         plans: PlanCache::default(),
         classes: Classes::default(),
+        starts,
         pokes: Pokes::default(),
         unverified: Unverified::default(),
         handshakes: Handshakes::default(),
@@ -135,6 +139,7 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
     });
     let first_admin_token = first_admin_token(&app).await?;
     beat(&app, app.env.now()).await?;
+    app.tasks.spawn("starts", starts::run(Arc::clone(&app), wanted));
     spawn_reconcilers(&app);
     let handle = serve(&app, listener).await?;
     Ok(Started { running: Running { app, address, handle, _lock: lock }, first_admin_token })

@@ -23,7 +23,7 @@ pub(crate) const CLAIM_MAX: u32 = 500;
 pub(crate) const LIFT_MS: i64 = 10 * 60 * 1000;
 
 row! {
-    /// What some queued or past jobs ask of their agents.
+    /// What some queued or past jobs of one org and priority ask of their agents.
     pub struct LabelClass {
         pub id: i64,
         pub runs_on: RunsOn,
@@ -59,8 +59,13 @@ pub struct Claimed {
 }
 
 pub(crate) const CLASSES: &str = "select id, key as runs_on from label_class order by id";
-pub(crate) const QUEUED_CLASSES: &str = "select id, key as runs_on from label_class \
-    where id in (select class from queue) order by id";
+/// Goes from class to class in the index: how much is queued does not matter.
+pub(crate) const QUEUED_CLASSES: &str = "with recursive waiting (class) as ( \
+    select min(class) from queue union all \
+    select (select min(q.class) from queue q where q.class > w.class) from waiting w \
+    where w.class is not null) \
+    select id, key as runs_on from label_class \
+    where id in (select class from waiting where class is not null) order by id";
 
 impl Store {
     /// All classes that any job ever asked for.
@@ -139,14 +144,19 @@ async fn take(
     // The job's row is locked as well: `apply` locks it before it takes a job out of the queue.
     let lock = if tx.is_pg() { " for update of j, q skip locked" } else { "" };
     on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("with ranked as (select seq as ranked_seq, \
+        // Within a class the older one goes first, so a claim looks only at the heads.
+        let mut q = QueryBuilder::<Db>::new("with heads as (select q.seq, q.org, q.queued_at, \
+            c.priority from label_class c join queue q on q.class = c.id where c.id in (");
+        push_ids!(q, classes);
+        q.push(") and q.seq <= coalesce((select h.seq from queue h where h.class = c.id \
+            order by h.seq limit 1 offset ");
+        q.push_bind(i64::from(limit) - 1).push("), ").push_bind(i64::MAX);
+        q.push(")), ranked as (select seq as ranked_seq, \
             row_number() over (partition by org order by priority + (");
         q.push_bind(now.0).push(" - queued_at) / ").push_bind(LIFT_MS);
-        q.push(" desc, seq) as nth from queue where class in (");
-        push_ids!(q, classes);
-        q.push(")), busy as (select b.org as busy_org, count(*) as n from attempt a \
-            join job b on b.id = a.job_id where a.state in ('offered', 'starting', 'running') \
-            group by b.org) \
+        q.push(" desc, seq) as nth from heads), \
+            busy as (select org as busy_org, count(*) as n from attempt \
+            where state in ('offered', 'starting', 'running') group by org) \
             select q.seq, q.job_id, q.run_id, q.org, j.name, j.title, q.class, j.attempt, \
             j.try_no, j.refused, q.queued_at from queue q \
             join ranked on ranked_seq = q.seq join job j on j.id = q.job_id \
@@ -190,14 +200,16 @@ async fn insert_attempts(
     offer_until: Timestamp,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    for taken in portions(taken, 6) {
+    for taken in portions(taken, 7) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("insert into attempt (job_id, attempt, try_no, \
+                org, \
                 deadline, owner_instance, created_at, state, seq, log_bytes, owner_epoch) ");
             q.push_values(taken, |mut row, taken| {
                 row.push_bind(taken.job_id.uuid())
                     .push_bind(i64::from(taken.attempt))
                     .push_bind(i64::from(taken.try_no))
+                    .push_bind(&taken.org)
                     .push_bind(offer_until.0)
                     .push_bind(owner.uuid())
                     .push_bind(now.0)

@@ -58,6 +58,6 @@ pub use reconcile::{CancelWanted, HeldAttempt};
 pub use rerun::Rerun;
 pub use run::{AttemptInfo, EdgeInfo, EventInfo, JobInfo, OpenRun, RunFilter, RunInfo, StepInfo};
 pub use source::Source;
-pub use spec::{SpecParts, UpstreamParts};
+pub use spec::{Needs, SpecParts, UpstreamParts};
 pub use store::{Change, Clock, Database, Options, Store};
 pub use token::{NewToken, Token, USED_AT_GRAIN};

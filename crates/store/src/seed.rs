@@ -64,8 +64,9 @@ pub(crate) const INSERT_RUN: &str = "insert into run (id, org, source_id, event_
     n_tolerated, created_at, timeout_ms) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
     1, $15, $16, 0, $17, 0, 0, 0, $18, 0, 0, $19, $20)";
 pub(crate) const PUT_CLASS: &str =
-    "insert into label_class (key) values ($1) on conflict (key) do nothing";
-pub(crate) const CLASS: &str = "select id from label_class where key = $1";
+    "insert into label_class (org, priority, key) values ($1, $2, $3) on conflict do nothing";
+pub(crate) const CLASS: &str =
+    "select id from label_class where org = $1 and priority = $2 and key = $3";
 
 /// Inserts a run with everything that belongs to it.
 pub(crate) async fn insert(tx: &mut Tx, run: RunSeed, now: Timestamp) -> Result<(), StoreError> {
@@ -140,7 +141,7 @@ async fn insert_jobs(
     starts: &[Start],
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let classes = classes(tx, &run.jobs).await?;
+    let classes = classes(tx, &run.org, &run.jobs).await?;
     let rows: Vec<_> = run.jobs.iter().zip(starts).zip(0_i64..).collect();
     for rows in portions(&rows, 22) {
         on!(tx, Db, c => {
@@ -158,7 +159,7 @@ async fn insert_jobs(
                     .push_bind(&job.title)
                     .push_bind(job.matrix.as_deref())
                     .push_bind(&job.spec)
-                    .push_bind(classes[&job.class_key])
+                    .push_bind(classes[&(job.priority, job.class_key.clone())])
                     .push_bind(i64::from(job.priority))
                     .push_bind(i64::from(job.retry.max_tries))
                     .push_bind(job.retry.on.bits())
@@ -179,27 +180,35 @@ async fn insert_jobs(
     Ok(())
 }
 
-async fn classes(tx: &mut Tx, jobs: &[JobSeed]) -> Result<BTreeMap<String, i64>, StoreError> {
+/// The label classes of jobs of one org, by priority and key.
+async fn classes(
+    tx: &mut Tx,
+    org: &str,
+    jobs: &[JobSeed],
+) -> Result<BTreeMap<(i32, String), i64>, StoreError> {
     let during = "find a label class";
-    let keys: BTreeSet<&String> = jobs.iter().map(|job| &job.class_key).collect();
+    let keys: BTreeSet<_> = jobs.iter().map(|job| (job.priority, job.class_key.clone())).collect();
     let mut classes = BTreeMap::new();
     for key in keys {
+        let (priority, labels) = (i64::from(key.0), &key.1);
         // Asking first keeps the sequence from growing with every run.
         let mut id: Option<i64> = on!(tx, Db, c => {
-            sqlx::query_scalar(CLASS).bind(key).fetch_optional(c).await
+            sqlx::query_scalar(CLASS).bind(org).bind(priority).bind(labels).fetch_optional(c).await
         })
         .during(during)?;
         if id.is_none() {
-            on!(tx, Db, c => sqlx::query(PUT_CLASS).bind(key).execute(c).await.map(drop))
-                .during(during)?;
-            id = on!(tx, Db, c => sqlx::query_scalar(CLASS).bind(key).fetch_optional(c).await)
-                .during(during)?;
+            on!(tx, Db, c => sqlx::query(PUT_CLASS)
+                .bind(org).bind(priority).bind(labels).execute(c).await.map(drop))
+            .during(during)?;
+            id = on!(tx, Db, c => sqlx::query_scalar(CLASS)
+                .bind(org).bind(priority).bind(labels).fetch_optional(c).await)
+            .during(during)?;
         }
         let id = id.ok_or_else(|| StoreError::Corrupt {
             what: "label class",
             why: "it is gone right after it was made".to_owned(),
         })?;
-        classes.insert(key.clone(), id);
+        classes.insert(key, id);
     }
     Ok(classes)
 }

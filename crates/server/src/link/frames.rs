@@ -14,20 +14,25 @@ use shuntyard_protocol::{
     frame,
 };
 use shuntyard_store::{LogAnswer, StoreError};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::meaning::{self, About, Ask, Reply, Sender};
-use crate::{app::App, dispatch};
+use crate::{
+    app::App,
+    starts::{Start, Wanted},
+};
 
 /// Facts and chunks of one link whose commit is awaited; then the link is not read.
 const PENDING_CAPACITY: usize = 256;
 
 type Pending = Pin<Box<dyn Future<Output = Result<Committed, StoreError>> + Send>>;
 
-/// Something that was committed, or refused.
+/// Something that was committed or refused, or that a start was waiting for.
 pub(super) enum Committed {
     Fact(About, Answer),
     Log(AttemptId, u32, LogAnswer),
+    /// Absent: the attempt is no longer current.
+    Start(AttemptId, Option<Box<Start>>),
 }
 
 /// One link's frames on their way into the store and back.
@@ -93,12 +98,16 @@ impl Frames {
 
     /// Tells the agent what became of something.
     pub(super) async fn answer(&mut self, committed: Committed) -> anyhow::Result<()> {
-        let (about, answer) = match committed {
-            Committed::Fact(about, answer) => (about, answer),
+        match committed {
+            Committed::Fact(about, answer) => self.answer_fact(about, answer).await,
             Committed::Log(id, stream, answer) => {
-                return self.send(&meaning::log_reply(id, stream, answer)?, b"").await;
+                self.send(&meaning::log_reply(id, stream, answer)?, b"").await
             }
-        };
+            Committed::Start(id, start) => self.start(id, start).await,
+        }
+    }
+
+    async fn answer_fact(&mut self, about: About, answer: Answer) -> anyhow::Result<()> {
         if let Answer::Failed { reason } = &answer {
             tracing::error!(?about, reason, "a fact cannot be applied");
         }
@@ -109,7 +118,7 @@ impl Frames {
         for reply in replies {
             match reply {
                 Reply::Send(frame) => self.send(&frame, b"").await?,
-                Reply::Start(id) => self.start(id).await?,
+                Reply::Start(id) => self.want_start(id).await?,
                 Reply::Freed(id) => self.freed(id),
             }
         }
@@ -123,11 +132,21 @@ impl Frames {
         }
     }
 
-    async fn start(&mut self, id: AttemptId) -> anyhow::Result<()> {
-        let Some((spec, folder)) = dispatch::spec(&self.app, id).await? else {
+    async fn want_start(&mut self, id: AttemptId) -> anyhow::Result<()> {
+        let (reply, start) = oneshot::channel();
+        self.app.starts.send(Wanted { id, reply }).await.context("the server stops")?;
+        self.pending.push(Box::pin(async move {
+            Ok(Committed::Start(id, start.await.map_err(|_| StoreError::Closed)?))
+        }));
+        Ok(())
+    }
+
+    async fn start(&mut self, id: AttemptId, start: Option<Box<Start>>) -> anyhow::Result<()> {
+        let Some(start) = start else {
             self.freed(id);
             return self.send(&ToAgent::Superseded { id, finish: false }, b"").await;
         };
+        let Start { spec, folder } = *start;
         self.send(&ToAgent::Start(Box::new(spec)), &folder).await
     }
 

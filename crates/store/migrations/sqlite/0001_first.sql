@@ -151,7 +151,10 @@ create index run_open on run (id) where state in ('pending', 'running', 'cancell
 
 create table label_class (
     id integer primary key autoincrement,
-    key text not null unique
+    org text not null,
+    priority bigint not null,
+    key text not null,
+    unique (org, priority, key)
 );
 
 create table job (
@@ -212,6 +215,7 @@ create table attempt (
     job_id blob not null,
     attempt bigint not null,
     try_no bigint not null,
+    org text not null,
     state text not null,
     agent_id blob,
     key_hash blob,
@@ -230,7 +234,7 @@ create table attempt (
     ended_at bigint,
     primary key (job_id, attempt)
 );
-create index attempt_live on attempt (job_id) where state in ('offered', 'starting', 'running');
+create index attempt_live on attempt (org) where state in ('offered', 'starting', 'running');
 create index attempt_by_agent on attempt (agent_id) where state in ('offered', 'starting', 'running');
 
 create table step (
@@ -257,6 +261,8 @@ create table queue (
     queued_at bigint not null
 );
 create index queue_by_org on queue (org);
+-- The heads of all classes are found without reading the queue.
+create index queue_by_class on queue (class, seq);
 
 create table log_stream (
     job_id blob not null,

@@ -37,15 +37,32 @@ pub(super) async fn age_lifts_a_job(w: &World) {
     gpu.runs_on = RunsOn { labels: vec![Selector::Exact("gpu".to_owned())], exclude: Vec::new() };
     w.create("default", vec![urgent, gpu]).await;
     let classes = w.store.queued_classes().await.unwrap();
-    assert_eq!(classes.len(), 2);
+    assert_eq!(classes.len(), 3, "one for each priority and set of labels");
     assert_eq!(classes[1].runs_on.labels, [Selector::Exact("gpu".to_owned())]);
     let queue = w.store.queue(Some("default"), 10, w.now()).await.unwrap();
     let places: Vec<_> = queue.iter().map(|row| (row.title.as_str(), row.place)).collect();
     assert_eq!(places, [("old", 1), ("urgent", 2), ("gpu", 3)]);
-    let any = [classes[0].id];
+    let any = [classes[0].id, classes[2].id];
     let claimed = w.store.claim(&any, 9, w.instance, w.now(), w.now()).await.unwrap();
     let titles: Vec<_> = claimed.iter().map(|claim| claim.title.as_str()).collect();
     assert_eq!(titles, ["old", "urgent"]);
+}
+
+pub(super) async fn a_claim_finds_the_oldest_of_every_class(w: &World) {
+    let jobs = |names: [&str; 3], priority| {
+        names.map(|name| {
+            let mut job = w.new_job(name, &[]);
+            job.priority = priority;
+            job
+        })
+    };
+    w.create("default", [jobs(["a", "b", "c"], 0), jobs(["x", "y", "z"], 3)].concat()).await;
+    let titles = async |limit| -> Vec<_> {
+        w.claim(limit).await.into_iter().map(|claim| claim.title).collect()
+    };
+    assert_eq!(titles(2).await, ["x", "y"]);
+    assert_eq!(titles(2).await, ["z", "a"]);
+    assert_eq!(titles(9).await, ["b", "c"]);
 }
 
 pub(super) async fn a_refused_job_keeps_its_place(w: &World) {

@@ -5,8 +5,8 @@ use sqlx::{AssertSqlSafe, Executor, PgPool, SqlSafeStr, SqlitePool};
 
 use crate::{
     Database, Options, Store, StoreError, access, agent, claim, cluster, create, db::Db, delivery,
-    due, lease, log, outbox, plan, queue, reconcile, rerun, run, seed, source, spec,
-    testing::Postgres, token,
+    due, lease, log, outbox, plan, queue, reconcile, rerun, run, seed, source, testing::Postgres,
+    token,
 };
 
 type Tables = BTreeMap<String, Vec<String>>;
@@ -115,7 +115,6 @@ const TEXTS: &[&str] = &[
     source::BY_ID,
     source::LIST,
     source::REMOVE,
-    spec::UPSTREAM,
     token::INSERT,
     token::BY_HASH,
     token::CONSUME,

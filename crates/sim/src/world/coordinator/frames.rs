@@ -145,8 +145,10 @@ impl World {
             }
             Reply::Freed(id) => self.freed(c, id),
             Reply::Start(id) => {
+                let ids = [id.job];
                 let parts = self
-                    .call(c, "read what a start needs", async |store| store.spec_for(id.job).await);
+                    .call(c, "read what a start needs", async |store| store.specs_for(&ids).await);
+                let parts = parts.map(|mut parts| parts.remove(&id.job));
                 let frame = match parts {
                     Err(Failed::Crashed) => return,
                     Err(Failed::Unavailable) => return self.close(c, link),
