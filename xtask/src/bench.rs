@@ -9,10 +9,23 @@ use clap::ValueEnum;
 pub(crate) enum What {
     /// Jobs per second, and how long jobs wait.
     Dispatch,
+    /// From a webhook to a finished run of one `echo`, and a burst of such runs.
+    Run,
     /// Webhooks accepted per second.
     Webhooks,
     /// Log megabytes per second, and the first screen of a long log.
     Logs,
+}
+
+impl What {
+    /// How many of what it measures, unless somebody says.
+    const fn count(self) -> usize {
+        match self {
+            Self::Dispatch | Self::Webhooks => 20_000,
+            Self::Run => 200,
+            Self::Logs => 1000,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -26,9 +39,9 @@ pub(crate) struct Args {
     what: What,
     #[arg(long, value_enum, default_value = "sqlite")]
     db: Database,
-    /// Jobs, webhooks, or megabytes of log.
-    #[arg(long, alias = "jobs", default_value_t = 20_000)]
-    count: usize,
+    /// Jobs (20000), runs of the burst (200), webhooks (20000), or megabytes of log (1000).
+    #[arg(long, alias = "jobs")]
+    count: Option<usize>,
     /// Simulated agents, or connections.
     #[arg(long, default_value_t = 16)]
     agents: usize,
@@ -50,7 +63,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .arg(folder.join("shunt"))
         .arg(word(&args.what))
         .arg(word(&args.db))
-        .args([args.count, args.agents, args.lines].map(|number| number.to_string()))
+        .args(
+            [args.count.unwrap_or(args.what.count()), args.agents, args.lines]
+                .map(|number| number.to_string()),
+        )
         .status()
         .context("start the load generator")?;
     if !status.success() {

@@ -17,6 +17,9 @@ pub(crate) use self::{
 /// Deepest use of the native stack.
 const STACK_BYTES_MAX: usize = 1024 * 1024;
 
+/// Jobs that still run when the time is over.
+const LATE_JOBS_MAX: usize = 1000;
+
 /// Answers whether the script that runs right now has to stop.
 pub(crate) type Interrupt = Box<dyn Fn() -> bool + Send>;
 
@@ -111,12 +114,16 @@ impl Engine {
     }
 
     /// Runs jobs until the promise settles, nothing is left to run or the time is over. The engine
-    /// asks by itself only now and then, and a job that it stops may have queued the next one.
+    /// asks by itself only now and then, and a job that it stops may have queued the next one; but
+    /// a few jobs more carry the news from the place that was stopped to whoever awaits it.
     fn settle<'js>(&self, ctx: &Ctx<'js>, promise: &Promise<'js>) -> Settled<Object<'js>> {
+        let mut late = 0;
         while promise.state() == PromiseState::Pending
-            && !self.watch.must_stop()
+            && late < LATE_JOBS_MAX
             && ctx.execute_pending_job()
-        {}
+        {
+            late += usize::from(self.watch.must_stop());
+        }
         match promise.result::<Object<'js>>() {
             None => Settled::Never,
             Some(Ok(value)) => Settled::Value(value),

@@ -141,7 +141,8 @@ pub(crate) fn run<'js>(
     engine: &Engine,
     entries: &[String],
 ) -> Result<(Vec<Described>, Vec<Function<'js>>), Vec<Fault>> {
-    let identify = engine.builtin(ctx, "shuntyard:nodes", "identify")
+    let identify = engine
+        .builtin(ctx, "shuntyard:nodes", "identify")
         .map_err(|thrown| vec![Fault::new(thrown.message)])?;
     let mut reader = Reader::new(ctx, engine.modules(), identify);
     let mut exports = Vec::new();

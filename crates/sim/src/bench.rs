@@ -7,6 +7,7 @@
 mod agent;
 mod coordinator;
 pub mod dispatch;
+pub mod echo;
 pub mod logs;
 pub mod webhooks;
 
@@ -41,6 +42,14 @@ impl Spread {
         };
         Self { p50: at(0.5), p99: at(0.99) }
     }
+}
+
+/// Resident memory of a process, in megabytes.
+fn rss_mb(process: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kb: f64 = line.and_then(|l| l.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0.0);
+    kb / 1024.0
 }
 
 /// Time since a start, in seconds.

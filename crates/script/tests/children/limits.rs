@@ -26,6 +26,7 @@ fn an_endless_loop_cannot_be_caught() {
 
 #[test]
 fn an_endless_loop_in_a_promise_ends() {
+    // LATE_JOBS_MAX
     let text = fault(&format!(
         "const spin = () => Promise.resolve().then(spin); spin(); await new Promise(() => {{}}); {HARMLESS}"
     ));

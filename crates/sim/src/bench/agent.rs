@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
-use futures_util::{SinkExt, StreamExt, stream::SplitSink};
+use futures_util::{FutureExt, SinkExt, StreamExt, stream::SplitSink};
 use shuntyard_protocol::{
     Outcome, Timestamp,
     agent::{
@@ -56,17 +56,26 @@ pub(super) async fn run(
         (0..work.lines).flat_map(|i| format!("line {i} of a job\n").into_bytes()).collect();
     let mut hello = Some((token, name));
     let mut bulks = BTreeMap::new();
-    while let Some(message) = stream.next().await {
+    loop {
+        // What came together is answered with one flush, as a busy agent does.
+        let message = match stream.next().now_or_never() {
+            Some(message) => message,
+            None => {
+                sink.flush().await?;
+                stream.next().await
+            }
+        };
+        let Some(message) = message else { return Ok(()) };
         let Message::Binary(bytes) = message? else { continue };
         let (header, _) = frame::decode::<ToAgent>(&bytes)?;
         match header {
             ToAgent::Challenge { nonce, .. } => {
                 let (token, name) = hello.take().context("challenged twice")?;
                 let frame = FromAgent::Hello(hello_frame(&pair, &nonce, token, name, work.slots));
-                send(&mut sink, &frame, b"").await?;
+                feed(&mut sink, &frame, b"").await?;
             }
-            ToAgent::Offer { id, .. } => send(&mut sink, &FromAgent::Reserve { id }, b"").await?,
-            ToAgent::Start(spec) => send(&mut sink, &FromAgent::Begin { id: spec.id }, b"").await?,
+            ToAgent::Offer { id, .. } => feed(&mut sink, &FromAgent::Reserve { id }, b"").await?,
+            ToAgent::Start(spec) => feed(&mut sink, &FromAgent::Begin { id: spec.id }, b"").await?,
             ToAgent::Begun { id, key, .. } if work.bulk_bytes > 0 => {
                 let mut bulk = Bulk { key, sent: 0, end: work.bulk_bytes };
                 bulk.go_on(&mut sink, id, 0).await?;
@@ -95,7 +104,6 @@ pub(super) async fn run(
             | ToAgent::Unknown => {}
         }
     }
-    Ok(())
 }
 
 /// Number of the fact that ends an attempt.
@@ -124,7 +132,7 @@ impl Bulk {
             let marks = vec![Mark(self.sent, Timestamp(0))];
             let chunk = Chunk { stream: 1, from: self.sent, len: u32::try_from(len)?, marks };
             let frame = FromAgent::Log { id, key: self.key.clone(), chunks: vec![chunk] };
-            send(sink, &frame, &bytes).await?;
+            feed(sink, &frame, &bytes).await?;
             self.sent += len;
         }
         Ok(acked >= self.end)
@@ -176,7 +184,7 @@ async fn send_facts(
         }),
     ];
     let facts = (1..).zip(facts).map(|(seq, fact)| NumberedFact { seq, fact }).collect();
-    send(sink, &FromAgent::Facts { id, key, facts }, b"").await
+    feed(sink, &FromAgent::Facts { id, key, facts }, b"").await
 }
 
 fn hello_frame(
@@ -203,8 +211,4 @@ fn hello_frame(
 
 async fn feed(sink: &mut Sink, frame: &FromAgent, payload: &[u8]) -> anyhow::Result<()> {
     Ok(sink.feed(Message::Binary(frame::encode(frame, payload)?.into())).await?)
-}
-
-async fn send(sink: &mut Sink, frame: &FromAgent, payload: &[u8]) -> anyhow::Result<()> {
-    Ok(sink.send(Message::Binary(frame::encode(frame, payload)?.into())).await?)
 }

@@ -14,7 +14,7 @@ use shuntyard_store::testing::Postgres;
 use tempfile::TempDir;
 use tokio::time;
 
-use super::{Setup, now, seconds};
+use super::{Setup, now, rss_mb, seconds};
 
 /// The coordinator must answer within this.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -109,12 +109,7 @@ impl Coordinator {
 
     /// Resident memory, in megabytes.
     pub(super) fn rss_mb(&self) -> f64 {
-        let status =
-            fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kb: f64 =
-            line.and_then(|l| l.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0.0);
-        kb / 1024.0
+        rss_mb(self.child.id())
     }
 
     /// Processor time so far, in seconds.

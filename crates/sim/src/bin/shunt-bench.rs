@@ -2,10 +2,10 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use shuntyard_sim::bench::{Setup, dispatch, logs, webhooks};
+use shuntyard_sim::bench::{Setup, dispatch, echo, logs, webhooks};
 
 const USAGE: &str =
-    "usage: shunt-bench SHUNT dispatch|webhooks|logs sqlite|postgres COUNT AGENTS LINES";
+    "usage: shunt-bench SHUNT dispatch|run|webhooks|logs sqlite|postgres COUNT AGENTS LINES";
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -38,6 +38,7 @@ async fn run() -> anyhow::Result<String> {
         "dispatch" => {
             serde_json::to_string_pretty(&dispatch::run(&setup, count, agents, lines).await?)?
         }
+        "run" => serde_json::to_string_pretty(&echo::run(&setup, count).await?)?,
         "webhooks" => serde_json::to_string_pretty(&webhooks::run(&setup, count, agents).await?)?,
         "logs" => serde_json::to_string_pretty(&logs::run(&setup, count as u64, agents).await?)?,
         _ => anyhow::bail!(USAGE),
