@@ -21,7 +21,7 @@ use storm::Orders;
 use world::Db;
 
 /// Time of the storm in the ordinary tests.
-const SHORT: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_mins(1);
 
 /// What `cargo xtask chaos` asks for; else a short storm with a new seed.
 fn orders(db: Db) -> Orders {
