@@ -265,9 +265,6 @@ pub enum ToAgent {
     /// This attempt is not the current one: end it, keep nothing, send no more.
     Superseded {
         id: AttemptId,
-        /// Its log is still wanted: end it, send what is left, then go.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        finish: bool,
     },
     Renewed {
         renewals: Vec<Renewed>,

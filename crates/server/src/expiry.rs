@@ -37,9 +37,7 @@ pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
         // Only those whose time had really come: another one may just have been answered.
         for (fact, _) in facts.iter().zip(&answers).filter(|(_, answer)| **answer == Answer::Done) {
             if let Some(id) = withdrawn(fact) {
-                // What a lost attempt wrote is still wanted.
-                let finish = matches!(fact, Fact::Lost { .. });
-                app.agents.send_to_holder(id, &ToAgent::Superseded { id, finish });
+                app.agents.send_to_holder(id, &ToAgent::Superseded { id });
                 app.agents.ended(id);
             }
         }

@@ -32,7 +32,7 @@ impl Mailbox {
         }
         let mut down = |frame| frames.push(ToSupervisor::Down { frame });
         if self.superseded && !told.superseded {
-            down(ToAgent::Superseded { id, finish: false });
+            down(ToAgent::Superseded { id });
         }
         if let Some(begun) = self.begun.as_ref().filter(|begun| told.begun.as_ref() != Some(begun))
         {
@@ -93,16 +93,6 @@ impl Mailbox {
     }
 
     /// The coordinator committed a renewal.
-    /// It is no longer the current attempt: it ends, and what is in its spool still goes up. Without
-    /// a link the next welcome says so again.
-    pub fn finish(&mut self) {
-        if let Some(online) = self.online.as_mut().filter(|online| !online.finish) {
-            online.log.clone_from(&self.log_ack);
-            online.facts = self.fact_ack;
-            online.finish = true;
-        }
-    }
-
     pub fn renew(&mut self, renewed: Renewed) {
         self.renewed = Some(renewed);
     }
@@ -163,31 +153,13 @@ mod tests {
     fn a_permission_does_not_outlive_its_link() {
         let mut mailbox = Mailbox::default();
         mailbox.online(online(1));
-        mailbox.begun(ToAgent::Superseded { id: id(), finish: false });
+        mailbox.begun(ToAgent::Superseded { id: id() });
         mailbox.offline();
         mailbox.online(online(2));
         let told = mailbox.since(&Mailbox::default(), id());
         assert_eq!(told[0], ToSupervisor::Online(online(2)));
-        let frame = ToAgent::Superseded { id: id(), finish: false };
+        let frame = ToAgent::Superseded { id: id() };
         assert!(!told.contains(&ToSupervisor::Down { frame }));
-    }
-
-    #[test]
-    fn an_attempt_that_is_given_up_goes_on_sending_from_where_the_coordinator_is() {
-        let mut mailbox = Mailbox::default();
-        mailbox.finish();
-        assert!(mailbox.since(&Mailbox::default(), id()).is_empty());
-        mailbox.online(online(1));
-        mailbox.ack_log(BTreeMap::from([(0, 5)]));
-        let told = mailbox.clone();
-        mailbox.finish();
-        let log = BTreeMap::from([(0, 5)]);
-        let expected = Online { log, finish: true, ..online(1) };
-        assert_eq!(mailbox.since(&told, id()), [ToSupervisor::Online(expected)]);
-        let told = mailbox.clone();
-        mailbox.finish();
-        assert!(mailbox.since(&told, id()).is_empty());
-        assert!(!mailbox.is_superseded());
     }
 
     #[test]

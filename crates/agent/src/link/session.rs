@@ -173,8 +173,7 @@ async fn take(hub: &Arc<Hub>, header: ToAgent, payload: &[u8]) {
         ToAgent::Offer { id, .. } => hub.offer(id),
         ToAgent::Start(spec) => held::follow_start(hub, *spec, payload.to_vec()).await,
         ToAgent::Begun { id, .. } => hub.down(id, |mailbox| mailbox.begun(header)),
-        ToAgent::Superseded { id, finish: true } => hub.down(id, Mailbox::finish),
-        ToAgent::Superseded { id, finish: false } => hub.down(id, Mailbox::supersede),
+        ToAgent::Superseded { id } => hub.down(id, Mailbox::supersede),
         ToAgent::Renewed { renewals } => {
             for renewed in renewals {
                 hub.down(renewed.id, |mailbox| mailbox.renew(renewed));

@@ -150,7 +150,7 @@ async fn an_attempt_that_waits_for_room_in_its_spool_can_still_be_ended() {
     let id = world.submit(vec![sh("yes")]);
     let renewals = |seen: &Seen| seen.renewals > 3 && seen.streams.contains_key(&1);
     world.coordinator.until(id, "it to wait", renewals).await;
-    world.coordinator.order(ToAgent::Superseded { id, finish: false });
+    world.coordinator.order(ToAgent::Superseded { id });
     world.gone(id).await;
     inside.control.send_replace(Control::Stop);
     inside.running.await.unwrap().unwrap();

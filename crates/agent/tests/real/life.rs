@@ -126,7 +126,7 @@ async fn a_superseded_attempt_ends_and_leaves_nothing() {
     let sleep = unique_sleep();
     let id = world.submit(vec![sh(&format!("echo up; sleep {sleep}"))]);
     world.coordinator.until(id, "output", |seen| seen.text(1) == "up\n").await;
-    world.coordinator.order(ToAgent::Superseded { id, finish: false });
+    world.coordinator.order(ToAgent::Superseded { id });
     world.gone(id).await;
     assert!(!runs(&sleep));
     assert!(world.coordinator.seen(id).end().is_none());

@@ -177,7 +177,7 @@ fn frames_to_an_agent() {
     check("v1/to_agent_start", &ToAgent::Start(Box::new(spec())));
     let begun = ToAgent::Begun { id: id(), key: key(), release_in_ms: 150_000 };
     check("v1/to_agent_begun", &begun);
-    check("v1/to_agent_superseded", &ToAgent::Superseded { id: id(), finish: false });
+    check("v1/to_agent_superseded", &ToAgent::Superseded { id: id() });
     let renewals = vec![Renewed { id: id(), beat: 9, release_in_ms: 150_000 }];
     check("v1/to_agent_renewed", &ToAgent::Renewed { renewals });
     let cancel = ToAgent::Cancel { id: id(), force: true, reason: "by hand".into() };

@@ -144,7 +144,7 @@ impl Frames {
     async fn start(&mut self, id: AttemptId, start: Option<Box<Start>>) -> anyhow::Result<()> {
         let Some(start) = start else {
             self.freed(id);
-            return self.send(&ToAgent::Superseded { id, finish: false }, b"").await;
+            return self.send(&ToAgent::Superseded { id }, b"").await;
         };
         let Start { spec, folder } = *start;
         self.send(&ToAgent::Start(Box::new(spec)), &folder).await

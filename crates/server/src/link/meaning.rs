@@ -174,17 +174,13 @@ pub fn replies(about: About, answer: Answer, by: &Sender<'_>) -> Result<Vec<Repl
         (About::Fact(id, _), Answer::Gap { have }) => {
             vec![Reply::Send(ToAgent::FactAck { id, seq: have })]
         }
-        // It has begun, so its log belongs to its history.
-        (About::Renew(id, _), Answer::Superseded | Answer::Stale | Answer::Unknown) => {
-            vec![Reply::Freed(id), Reply::Send(ToAgent::Superseded { id, finish: true })]
-        }
         (
-            About::Reserve(id) | About::Begin(id) | About::Fact(id, _),
+            About::Reserve(id) | About::Begin(id) | About::Renew(id, _) | About::Fact(id, _),
             Answer::Superseded | Answer::Stale | Answer::Unknown,
-        ) => vec![Reply::Freed(id), Reply::Send(ToAgent::Superseded { id, finish: false })],
+        ) => vec![Reply::Freed(id), Reply::Send(ToAgent::Superseded { id })],
         // It would be sent for ever: the attempt ends instead, and is lost at its release.
         (About::Fact(id, _), Answer::Failed { .. }) => {
-            vec![Reply::Send(ToAgent::Superseded { id, finish: false })]
+            vec![Reply::Send(ToAgent::Superseded { id })]
         }
         (about, answer) => return Err(Breach(format!("{about:?} was answered {answer:?}"))),
     })
@@ -203,7 +199,7 @@ pub fn log_reply(id: AttemptId, stream: u32, answer: LogAnswer) -> Result<ToAgen
         LogAnswer::Acked { to } | LogAnswer::Gap { have: to } => {
             Ok(ToAgent::LogAck { id, to: BTreeMap::from([(stream, to)]) })
         }
-        LogAnswer::Superseded => Ok(ToAgent::Superseded { id, finish: false }),
+        LogAnswer::Superseded => Ok(ToAgent::Superseded { id }),
         LogAnswer::Failed { reason } => Err(Breach(format!("log of {id}: {reason}"))),
     }
 }

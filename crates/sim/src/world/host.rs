@@ -214,8 +214,7 @@ impl World {
         };
         self.down(a, id, |mailbox| match header {
             ToAgent::Begun { .. } => mailbox.begun(header),
-            ToAgent::Superseded { finish: true, .. } => mailbox.finish(),
-            ToAgent::Superseded { finish: false, .. } => mailbox.supersede(),
+            ToAgent::Superseded { .. } => mailbox.supersede(),
             ToAgent::Cancel { force, reason, .. } => mailbox.cancel(force, reason),
             ToAgent::LogAck { to, .. } => mailbox.ack_log(to),
             ToAgent::FactAck { seq, .. } => mailbox.ack_facts(seq),

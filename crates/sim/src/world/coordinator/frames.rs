@@ -157,7 +157,7 @@ impl World {
                     }
                     Ok(_) => {
                         self.freed(c, id);
-                        ToAgent::Superseded { id, finish: false }
+                        ToAgent::Superseded { id }
                     }
                 };
                 self.tell(c, link, &frame, b"");

@@ -135,7 +135,7 @@ impl World {
                 continue;
             }
             if let Some(id) = withdrawn(&fact) {
-                self.send_to_holder(c, id, &ToAgent::Superseded { id, finish: false });
+                self.send_to_holder(c, id, &ToAgent::Superseded { id });
                 self.freed(c, id);
             }
         }
