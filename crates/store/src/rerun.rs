@@ -109,7 +109,11 @@ impl Store {
         let count = |n: usize| u32::try_from(n).expect("a run has few thousand jobs");
         let carried = count(keep.len());
         let again = count(jobs.len()) - carried;
-        let jobs = jobs.into_iter().map(|job| job_seed(job, &edges, &keep, mint)).collect();
+        let jobs: Vec<JobSeed> =
+            jobs.into_iter().map(|job| job_seed(job, &edges, &keep, mint)).collect();
+        if !seed::is_open(&jobs) {
+            return Err(invalid("nothing of it would run again"));
+        }
         seed::insert(&mut tx, run_seed(run, new_id, jobs), now).await?;
         tx.commit().await?;
         Ok((Rerun { run: new_id, again, carried }, true))

@@ -53,6 +53,8 @@ pub(crate) struct JobSeed {
 struct Start {
     state: JobState,
     waiting_for: u32,
+    /// Why it was skipped.
+    reason: Option<String>,
 }
 
 pub(crate) const NUMBER: &str = "insert into run_counter (source_id, workflow, last) \
@@ -70,8 +72,8 @@ pub(crate) const CLASS: &str =
 
 /// Inserts a run with everything that belongs to it.
 pub(crate) async fn insert(tx: &mut Tx, run: RunSeed, now: Timestamp) -> Result<(), StoreError> {
-    let open = open_by_group(&run.jobs);
-    let starts: Vec<Start> = run.jobs.iter().map(|job| start(job, &open)).collect();
+    let starts = starts(&run.jobs);
+    let open = open_by_group(&run.jobs, &starts);
     insert_run(tx, &run, &starts, now).await?;
     insert_jobs(tx, &run, &starts, now).await?;
     insert_groups(tx, &run, &open).await?;
@@ -87,24 +89,81 @@ pub(crate) async fn insert(tx: &mut Tx, run: RunSeed, now: Timestamp) -> Result<
     save_queue::announce(tx, &BTreeSet::from([run.id]), now).await
 }
 
+/// Whether anything of a run would have to run.
+pub(crate) fn is_open(jobs: &[JobSeed]) -> bool {
+    starts(jobs).iter().any(|start| !start.state.is_ended())
+}
+
 /// Jobs of each group that have to run.
-fn open_by_group(jobs: &[JobSeed]) -> BTreeMap<&str, u32> {
+fn open_by_group<'a>(jobs: &'a [JobSeed], starts: &[Start]) -> BTreeMap<&'a str, u32> {
     let mut open = BTreeMap::new();
-    for job in jobs {
-        *open.entry(job.name.as_str()).or_insert(0) += u32::from(job.carried.is_none());
+    for (job, start) in jobs.iter().zip(starts) {
+        *open.entry(job.name.as_str()).or_insert(0) += u32::from(!start.state.is_ended());
     }
     open
 }
 
-fn start(job: &JobSeed, open: &BTreeMap<&str, u32>) -> Start {
-    if let Some((_, outcome)) = job.carried {
-        return Start { state: JobState::Ended(outcome), waiting_for: 0 };
+/// Where each job stands. A group that was taken over whole has ended: it lets go or skips those
+/// behind it now, because they may have been cancelled before they learned of it.
+fn starts(jobs: &[JobSeed]) -> Vec<Start> {
+    let mut starts: Vec<Start> = jobs.iter().map(carried).collect();
+    loop {
+        let ended = ended_groups(jobs, &starts);
+        let mut skipped = false;
+        for (job, start) in jobs.iter().zip(&mut starts) {
+            let closed = |(name, when): &&(String, OutcomeSet)| {
+                ended.get(name.as_str()).is_some_and(|outcome| !when.contains(*outcome))
+            };
+            if !start.state.is_ended()
+                && let Some((name, _)) = job.needs.iter().find(closed)
+            {
+                start.state = JobState::Ended(Outcome::Skipped);
+                start.reason = Some(format!("'{name}' ended as {}", ended[name.as_str()]));
+                skipped = true;
+            }
+        }
+        if skipped {
+            continue;
+        }
+        for (job, start) in jobs.iter().zip(&mut starts) {
+            wait(start, job, &ended);
+        }
+        return starts;
     }
-    // A group that was taken over whole ended before, and its edge was satisfied then.
-    let waiting = job.needs.iter().filter(|(name, _)| open.get(name.as_str()) != Some(&0)).count();
-    let waiting_for = u32::try_from(waiting).expect("a run has few thousand jobs");
-    let state = if waiting_for == 0 { JobState::Queued } else { JobState::Blocked };
-    Start { state, waiting_for }
+}
+
+fn carried(job: &JobSeed) -> Start {
+    let state = job.carried.map_or(JobState::Blocked, |(_, outcome)| JobState::Ended(outcome));
+    Start { state, waiting_for: 0, reason: None }
+}
+
+/// Groups without a job that has to run. What is taken over has succeeded or was skipped.
+fn ended_groups<'a>(jobs: &'a [JobSeed], starts: &[Start]) -> BTreeMap<&'a str, Outcome> {
+    let open = open_by_group(jobs, starts);
+    let mut ended: BTreeMap<&str, Outcome> = open
+        .into_iter()
+        .filter(|(_, open)| *open == 0)
+        .map(|(name, _)| (name, Outcome::Skipped))
+        .collect();
+    for (job, start) in jobs.iter().zip(starts) {
+        if let (JobState::Ended(Outcome::Success), Some(outcome)) =
+            (start.state, ended.get_mut(job.name.as_str()))
+        {
+            *outcome = Outcome::Success;
+        }
+    }
+    ended
+}
+
+fn wait(start: &mut Start, job: &JobSeed, ended: &BTreeMap<&str, Outcome>) {
+    if start.state.is_ended() {
+        return;
+    }
+    let waiting = job.needs.iter().filter(|(name, _)| !ended.contains_key(name.as_str())).count();
+    start.waiting_for = u32::try_from(waiting).expect("a run has few thousand jobs");
+    if waiting == 0 {
+        start.state = JobState::Queued;
+    }
 }
 
 async fn insert_run(
@@ -143,12 +202,12 @@ async fn insert_jobs(
 ) -> Result<(), StoreError> {
     let classes = classes(tx, &run.org, &run.jobs).await?;
     let rows: Vec<_> = run.jobs.iter().zip(starts).zip(0_i64..).collect();
-    for rows in portions(&rows, 22) {
+    for rows in portions(&rows, 23) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("insert into job (id, run_id, org, position, \
                 name, title, matrix, spec, class, priority, retry_max, retry_on, \
                 continue_on_error, state, attempt, try_no, abandoned, waiting_for, refused, \
-                carried_from, created_at, queued_at, ended_at) ");
+                carried_from, created_at, queued_at, ended_at, reason) ");
             q.push_values(rows, |mut row, ((job, start), position)| {
                 let queued = (start.state == JobState::Queued).then_some(now.0);
                 row.push_bind(job.id.uuid())
@@ -171,7 +230,8 @@ async fn insert_jobs(
                     .push_bind(job.carried.map(|(from, _)| from.uuid()))
                     .push_bind(now.0)
                     .push_bind(queued)
-                    .push_bind(job.carried.map(|_| now.0));
+                    .push_bind(start.state.is_ended().then_some(now.0))
+                    .push_bind(start.reason.as_deref());
             });
             q.build().persistent(false).execute(c).await.map(drop)
         })

@@ -97,4 +97,5 @@ conformance![
     people::the_first_cluster_row_stays,
     rerun::all_jobs_run_again,
     rerun::only_what_failed_and_what_is_behind_it_runs_again,
+    rerun::what_was_cancelled_is_skipped_again_when_its_edge_says_so,
 ];

@@ -1,4 +1,5 @@
 use serde_json::json;
+use shuntyard_core::apply::Fact;
 use shuntyard_protocol::{Outcome, RunId, agent::AttemptFact};
 
 use super::world::{World, end, history};
@@ -68,4 +69,41 @@ pub(super) async fn only_what_failed_and_what_is_behind_it_runs_again(w: &World)
     let g = jobs.iter().find(|job| job.title == "g").unwrap();
     let needs = w.store.upstreams(g.id).await.unwrap();
     assert_eq!(needs["f"][0].outputs, Some(json!({"x": 1})), "outputs are taken over");
+}
+
+pub(super) async fn what_was_cancelled_is_skipped_again_when_its_edge_says_so(w: &World) {
+    let failed = &[Outcome::Failed][..];
+    let jobs = vec![
+        w.new_job("a", &[]),
+        w.new_job("b", &[("a", failed)]),
+        w.new_job("c", &[("b", &[Outcome::Skipped])]),
+        w.new_job("d", &[]),
+    ];
+    let run = w.create("default", jobs).await;
+    let started = w.start_all().await;
+    cancel(w, run.id).await;
+    w.end(started["a"], Outcome::Success).await;
+    w.end(started["d"], Outcome::Cancelled).await;
+    assert_eq!(w.states(run.id).await, "a success, b cancelled, c cancelled, d cancelled");
+    let id = RunId::mint(w.now(), w.random());
+    rerun(w, run.id, true, id).await.unwrap();
+    assert_eq!(w.states(id).await, "a success, b skipped, c queued, d queued");
+    let jobs = w.store.jobs_of(id).await.unwrap();
+    assert_eq!(jobs[1].reason.as_deref(), Some("'a' ended as success"));
+    w.play(&[]).await;
+    assert_eq!(w.run_state(id).await, "success");
+
+    let run =
+        w.create("default", vec![w.new_job("a", &[]), w.new_job("b", &[("a", failed)])]).await;
+    let started = w.start_all().await;
+    cancel(w, run.id).await;
+    w.end(started["a"], Outcome::Success).await;
+    let id = RunId::mint(w.now(), w.random());
+    let refused = rerun(w, run.id, true, id).await.unwrap_err().to_string();
+    assert!(refused.contains("nothing of it would run again"), "{refused}");
+}
+
+async fn cancel(w: &World, run: RunId) {
+    let reason = "enough".to_owned();
+    w.apply(Fact::CancelRun { run, force: false, reason, by: "ann".to_owned() }).await;
 }
