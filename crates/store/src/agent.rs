@@ -5,7 +5,7 @@ use shuntyard_protocol::{AgentId, InstanceId, Timestamp, TokenId, agent::Contain
 use crate::{
     Store,
     column::{containment_word, row},
-    db::{again, on, read},
+    db::{Tx, again, on, read},
     error::{During, StoreError},
     token,
 };
@@ -103,21 +103,16 @@ impl Store {
     ) -> Result<Enrolled, StoreError> {
         let during = "enrol an agent";
         let mut tx = self.inner.db.begin().await?;
-        let known: Option<Agent> = on!(&mut tx, Db, c => {
-            sqlx::query_as(BY_KEY).bind(public_key).fetch_optional(c).await
-        })
-        .during(during)?;
-        if let Some(agent) = known {
-            let agent = Box::new(agent);
-            return Ok(match agent.revoked_at {
-                Some(_) => Enrolled::KeyRevoked(agent),
-                None => Enrolled::Agent(agent),
-            });
+        if let Some(known) = known(&mut tx, public_key).await? {
+            return Ok(known);
         }
         let token: Option<token::Token> = on!(&mut tx, Db, c => sqlx::query_as(token::CONSUME)
             .bind(token_hash.to_vec()).bind(now.0).bind("enrol").fetch_optional(c).await)
         .during(during)?;
-        let Some(token) = token else { return Ok(Enrolled::TokenRefused) };
+        let Some(token) = token else {
+            // Perhaps it was this very key that has used the token up meanwhile.
+            return Ok(known(&mut tx, public_key).await?.unwrap_or(Enrolled::TokenRefused));
+        };
         let agent = on!(&mut tx, Db, c => sqlx::query_as(ENROL)
             .bind(id.uuid()).bind(&token.org).bind(&seen.name).bind(public_key)
             .bind(token.id.uuid()).bind(words(&seen.labels)).bind(i64::from(seen.slots))
@@ -210,6 +205,18 @@ impl Store {
         read!(&self.inner.db, Kind, c => sqlx::query_as(LIST).bind(org).fetch_all(c).await)
             .during("list agents")
     }
+}
+
+/// What enrolling a key that was enrolled before comes to.
+async fn known(tx: &mut Tx, public_key: &str) -> Result<Option<Enrolled>, StoreError> {
+    let known: Option<Agent> = on!(tx, Db, c => {
+        sqlx::query_as(BY_KEY).bind(public_key).fetch_optional(c).await
+    })
+    .during("enrol an agent")?;
+    Ok(known.map(Box::new).map(|agent| match agent.revoked_at {
+        Some(_) => Enrolled::KeyRevoked(agent),
+        None => Enrolled::Agent(agent),
+    }))
 }
 
 fn words(labels: &[String]) -> String {

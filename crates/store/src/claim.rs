@@ -12,7 +12,7 @@ use crate::{
     Store,
     apply::portions,
     column::row,
-    db::{Tx, again, on, push_ids, read},
+    db::{Lock, Tx, again, on, push_ids, read},
     error::{During, StoreError},
     store::Change,
 };
@@ -141,8 +141,7 @@ async fn take(
     limit: u32,
     now: Timestamp,
 ) -> Result<Vec<Taken>, StoreError> {
-    // The job's row is locked as well: `apply` locks it before it takes a job out of the queue.
-    let lock = if tx.is_pg() { " for update of j, q skip locked" } else { "" };
+    let lock = tx.lock(Lock::Claimed);
     on!(tx, Db, c => {
         // Within a class the older one goes first, so a claim looks only at the heads.
         let mut q = QueryBuilder::<Db>::new("with heads as (select q.seq, q.org, q.queued_at, \

@@ -13,6 +13,9 @@ use crate::{
     error::{During, StoreError},
 };
 
+#[cfg(test)]
+pub(crate) mod gate;
+
 /// The level of reading that this build understands; a database names the lowest that it needs.
 const READER: i64 = 1;
 /// How long a SQLite connection waits for another process's lock.
@@ -44,9 +47,23 @@ pub(crate) enum Tx {
     Pg(Transaction<'static, Postgres>),
 }
 
+/// What a statement locks, until the transaction ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lock {
+    Runs,
+    Jobs,
+    Attempts,
+    /// Jobs and their places in the queue; what somebody else has locked is passed over.
+    Claimed,
+    /// What an agent brings along.
+    Held,
+}
+
 /// Runs one body against either database: text and binds are written once.
 macro_rules! on {
-    ($tx:expr, $db:ident, $c:ident => $body:expr) => {
+    ($tx:expr, $db:ident, $c:ident => $body:expr) => {{
+        #[cfg(test)]
+        $crate::db::gate::pass().await;
         match $tx {
             $crate::db::Tx::Lite(tx) => {
                 #[expect(clippy::allow_attributes, reason = "not every body names the type")]
@@ -63,7 +80,7 @@ macro_rules! on {
                 $body
             }
         }
-    };
+    }};
 }
 
 /// The same for reads outside a transaction.
@@ -209,11 +226,31 @@ impl Db {
 
 impl Tx {
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
+        #[cfg(test)]
+        gate::pass().await;
         match self {
             Self::Lite(tx) => tx.commit().await,
             Self::Pg(tx) => tx.commit().await,
         }
         .during("commit")
+    }
+
+    /// The suffix of a statement that locks what it reads; with SQLite everything is locked already.
+    pub(crate) fn lock(&self, lock: Lock) -> &'static str {
+        #[cfg(test)]
+        if gate::unlocked(lock) {
+            return "";
+        }
+        match (self, lock) {
+            (Self::Lite(_), _) => "",
+            (Self::Pg(_), Lock::Runs | Lock::Jobs) => " for update",
+            (Self::Pg(_), Lock::Attempts) => " for update of t",
+            // What is read of a row that is not locked may be older than what is read of one that is.
+            (Self::Pg(_), Lock::Held) => " for update of j, a",
+            // The job's row is locked as well: `apply` locks it before it takes a job out of the
+            // queue.
+            (Self::Pg(_), Lock::Claimed) => " for update of j, q skip locked",
+        }
     }
 
     pub(crate) fn is_pg(&self) -> bool {

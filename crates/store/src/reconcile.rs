@@ -12,7 +12,7 @@ use sqlx::QueryBuilder;
 use crate::{
     Store,
     column::row,
-    db::{Tx, again, on, read},
+    db::{Lock, Tx, again, on, read},
     error::{During, StoreError},
 };
 
@@ -157,7 +157,7 @@ async fn held_rows(
     tx: &mut Tx,
     held: &[HeldAttempt],
 ) -> Result<BTreeMap<AttemptId, HeldRow>, StoreError> {
-    let lock = if tx.is_pg() { " for update of a" } else { "" };
+    let lock = tx.lock(Lock::Held);
     let rows: Vec<HeldRow> = on!(tx, Db, c => {
         let mut q = QueryBuilder::<Db>::new("select a.job_id, a.attempt, j.attempt as current, \
             j.state as job_state, a.agent_id, a.key_hash, a.seq from (");

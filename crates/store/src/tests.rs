@@ -6,6 +6,7 @@ mod graph;
 mod inbox;
 mod logs;
 mod outage;
+mod pairs;
 mod people;
 mod placement;
 mod rerun;

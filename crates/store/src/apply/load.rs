@@ -22,7 +22,7 @@ use super::{
     rows::{AttemptRow, EdgeRow, GroupRow, JobRow, RunRow, SELECT_JOBS, SELECT_RUNS, StepRow},
 };
 use crate::{
-    db::{Tx, on, push_ids},
+    db::{Lock, Tx, on, push_ids},
     error::{During, StoreError},
 };
 
@@ -163,7 +163,7 @@ async fn lock_runs(
     loaded: &mut Loaded,
 ) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
-    let lock = lock(tx);
+    let lock = tx.lock(Lock::Runs);
     for ids in portions(&ids, 1) {
         let rows: Vec<RunRow> = on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new(SELECT_RUNS);
@@ -184,7 +184,7 @@ async fn lock_jobs(
     loaded: &mut Loaded,
 ) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
-    let lock = lock(tx);
+    let lock = tx.lock(Lock::Jobs);
     for ids in portions(&ids, 1) {
         let rows: Vec<JobRow> = on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new(SELECT_JOBS);
@@ -205,7 +205,7 @@ async fn lock_open_jobs(
     loaded: &mut Loaded,
 ) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
-    let lock = lock(tx);
+    let lock = tx.lock(Lock::Jobs);
     for ids in portions(&ids, 1) {
         let rows: Vec<JobRow> = on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new(SELECT_JOBS);
@@ -227,7 +227,7 @@ async fn lock_attempts(
     loaded: &mut Loaded,
 ) -> Result<BTreeMap<AttemptId, u64>, StoreError> {
     let ids: Vec<AttemptId> = attempts.iter().copied().collect();
-    let lock = if tx.is_pg() { " for update of t" } else { "" };
+    let lock = tx.lock(Lock::Attempts);
     let mut log_bytes = BTreeMap::new();
     for ids in portions(&ids, 2) {
         let rows: Vec<AttemptRow> = on!(tx, Db, c => {
@@ -347,8 +347,4 @@ async fn load_ends_of_edges(tx: &mut Tx, loaded: &mut Loaded) -> Result<(), Stor
         }));
     }
     Ok(())
-}
-
-fn lock(tx: &Tx) -> &'static str {
-    if tx.is_pg() { " for update" } else { "" }
 }
