@@ -40,7 +40,7 @@ struct Profile {
 
 impl Profile {
     async fn of(bed: &Bed, operation: &Operation) -> Self {
-        bed.restore_all().await;
+        bed.restore().await;
         let counter = Gate::new(usize::MAX, None);
         counter.clone().hold((operation.run)(bed, 0)).await;
         let statements = counter.passed();
@@ -48,7 +48,7 @@ impl Profile {
         if statements == 0 {
             return profile;
         }
-        bed.restore_all().await;
+        bed.restore().await;
         let gate = Gate::new(statements - 1, None);
         let held = gate.clone().hold((operation.run)(bed, 0));
         let look = async {
@@ -102,7 +102,7 @@ impl End {
 type Pair<'a> = [(&'a Operation, u8); 2];
 
 async fn one_after_the_other(bed: &Bed, pair: Pair<'_>) -> End {
-    bed.restore_all().await;
+    bed.restore().await;
     let mut answers = [String::new(), String::new()];
     for (operation, side) in pair {
         answers[usize::from(side)] = (operation.run)(bed, side).await;
@@ -163,12 +163,10 @@ async fn faults_of(
     if a.0.name != b.0.name {
         orders.push(([b, a], pair[1].1.statements));
     }
-    let writes = pair[0].1.writes.union(&pair[1].1.writes).cloned().collect();
     let mut faults = Vec::new();
     for (pair, statements) in orders {
         for after in 1..statements {
-            // Should one have written more than it does alone, what follows does not fit either.
-            bed.restore(&writes).await;
+            bed.restore().await;
             let (end, same_later) = interleaved(bed, pair, after, unlocked).await;
             if !serial.contains(&end) {
                 let [held, between] = pair.map(|(operation, _)| operation.name);
@@ -239,7 +237,7 @@ fn two_operations_at_once_end_like_one_after_the_other() {
 const NEED: [(Lock, [&str; 2]); 5] = [
     (Lock::Runs, ["reserve", "begin"]),
     (Lock::Jobs, ["claim_one", "queue_expired"]),
-    (Lock::Attempts, ["append_log", "append_log"]),
+    (Lock::Attempts, ["append_log", "append_other"]),
     (Lock::Claimed, ["claim_one", "claim_one"]),
     (Lock::Held, ["end_well", "reconcile"]),
 ];

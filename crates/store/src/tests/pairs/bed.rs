@@ -32,7 +32,7 @@ pub(super) struct Bed {
     pub(super) delivery: DeliveryId,
     watch: PgPool,
     rows: String,
-    tables: BTreeSet<String>,
+    tables: String,
     restored: Cell<u32>,
 }
 
@@ -91,7 +91,7 @@ impl Bed {
             w,
             watch,
             rows: String::new(),
-            tables: BTreeSet::new(),
+            tables: String::new(),
             restored: Cell::new(0),
         };
         bed.furnish().await;
@@ -210,8 +210,9 @@ impl Bed {
         for &table in &tables {
             copies.push(format!("create table saved.{table} as table public.{table};"));
             body.push(format!(
-                "if '{table}' = any(tables) then delete from public.{table}; \
-                insert into public.{table} table saved.{table}; end if;"
+                "if exists ((table public.{table} except table saved.{table}) union all \
+                (table saved.{table} except table public.{table})) then \
+                delete from public.{table}; insert into public.{table} table saved.{table}; end if;"
             ));
             let of = columns.iter().filter(|(name, _)| name == table);
             let list: Vec<_> = of.filter_map(|(table, column)| read_as(table, column)).collect();
@@ -221,7 +222,7 @@ impl Bed {
             ));
         }
         let restore = format!(
-            "{} create function restore(tables text[]) returns void language plpgsql as \
+            "{} create function restore() returns void language plpgsql as \
              $$ begin {} end $$",
             copies.concat(),
             body.concat()
@@ -230,22 +231,16 @@ impl Bed {
         let rows = rows.join(" union all ");
         self.rows =
             format!("select coalesce(string_agg(line, E'\\n' order by line), '') from ({rows}) l");
-        self.tables = tables.into_iter().cloned().collect();
+        let tables: Vec<&str> = tables.into_iter().map(String::as_str).collect();
+        self.tables = tables.join(", ");
     }
 
     /// Makes everything as it was.
-    pub(super) async fn restore_all(&self) {
-        self.restore(&self.tables).await;
-    }
-
-    /// The same where only these tables can have changed.
-    pub(super) async fn restore(&self, tables: &BTreeSet<String>) {
-        let tables: Vec<&String> = tables.iter().collect();
-        sqlx::query("select restore($1)").bind(tables).execute(&self.watch).await.unwrap();
+    pub(super) async fn restore(&self) {
+        sqlx::query("select restore()").execute(&self.watch).await.unwrap();
         self.restored.set(self.restored.get() + 1);
         if self.restored.get().is_multiple_of(VACUUM_AFTER) {
-            let tables: Vec<&str> = self.tables.iter().map(String::as_str).collect();
-            let vacuum = format!("vacuum {}", tables.join(", "));
+            let vacuum = format!("vacuum {}", self.tables);
             sqlx::query(AssertSqlSafe(vacuum)).execute(&self.watch).await.unwrap();
         }
     }

@@ -197,6 +197,10 @@ operations! {
         vec![log(id(bed, "a"), 5, b" world"), log(id(bed, "b"), 0, b"x")],
         bed.now(),
     );
+    append_other(bed, _) bed.w.store.append_logs(
+        vec![crate::LogAppend { stream: 2, ..log(id(bed, "a"), 0, b"other") }],
+        bed.now(),
+    );
     commit_both(bed, _) async {
         let logs = vec![log(id(bed, "a"), 5, b" all")];
         let (facts, logs) = bed.w.store.commit(vec![renewed(bed, "a", 3)], logs, bed.now()).await;
