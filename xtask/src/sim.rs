@@ -14,17 +14,21 @@ pub(crate) struct Sim {
     /// Put each deliberate fault into the code, one after the other: all must be caught.
     #[arg(long)]
     mutants: bool,
+    /// Put this deliberate fault into the code.
+    #[arg(long, conflicts_with = "mutants")]
+    mutant: Option<String>,
 }
 
 pub(crate) fn run(sim: &Sim) -> anyhow::Result<()> {
     let mut words = vec!["run", "--locked", "--package", "shuntyard-sim", "--bin", "cluster"];
     // Deliberate faults do not exist in a release build.
-    if !sim.mutants {
+    if !sim.mutants && sim.mutant.is_none() {
         words.push("--release");
     }
     words.push("--");
     let number = sim.seed.unwrap_or(sim.seeds).to_string();
     words.extend([if sim.seed.is_some() { "--seed" } else { "--seeds" }, &number]);
     words.extend(sim.mutants.then_some("--mutants"));
+    words.extend(sim.mutant.iter().flat_map(|name| ["--mutant", name]));
     crate::test::cargo(&words)
 }

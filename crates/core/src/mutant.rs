@@ -24,6 +24,8 @@ pub enum Mutant {
     LostWhenOverdue,
     /// An attempt that is no longer the job's current one may begin.
     BeginSuperseded,
+    /// A renewal that comes after its attempt's end is answered like a stranger's.
+    SupersedeEnded,
     /// A lost attempt is tried again although its commands may still run.
     RetryUncontained,
     /// An upstream job counts twice.
@@ -41,7 +43,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::DropFence,
         Self::LeaseFromAnswer,
         Self::AckBeforeCommit,
@@ -51,6 +53,7 @@ impl Mutant {
         Self::AcceptLateResult,
         Self::LostWhenOverdue,
         Self::BeginSuperseded,
+        Self::SupersedeEnded,
         Self::RetryUncontained,
         Self::DoubleEdge,
         Self::ForgetCount,

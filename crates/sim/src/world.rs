@@ -8,7 +8,7 @@
 //! - `scale`: how large and how hostile a seed's world is, and its work
 //! - `coordinator`, `host`, `supervisor`: the nodes
 //! - `net`, `disk`: what lies between and below them
-//! - `faults`: what goes wrong, and when
+//! - `faults`, `points`: what goes wrong, and when
 //! - `truth`, `invariants`: what the commands did, and what must therefore hold
 
 use std::{
@@ -40,12 +40,13 @@ mod faults;
 mod host;
 mod invariants;
 mod net;
+mod points;
 mod rng;
 mod scale;
 mod supervisor;
 mod truth;
 
-pub use scale::Scale;
+pub use scale::{Pace, Scale};
 
 use coordinator::Coordinator;
 use faults::Fault;
@@ -170,7 +171,11 @@ struct World {
     seen: invariants::Seen,
     names: BTreeMap<JobId, String>,
     named: BTreeSet<RunId>,
+    /// What agents were told to be safe.
     acked_logs: BTreeMap<(AttemptId, u32), u64>,
+    acked_facts: BTreeMap<AttemptId, u64>,
+    /// The attempt that somebody wanted to end, of each such job.
+    cancelled: BTreeMap<JobId, u32>,
 }
 
 /// Plays a seed's story to its end, or to the first thing that does not hold.
@@ -225,7 +230,7 @@ impl World {
         let (store, _) =
             runtime.block_on(Store::open(options)).expect("a database in memory opens");
         let changes = store.changes();
-        let works = (0..scale.deliveries).map(|_| scale::work(&mut rng)).collect();
+        let works = (0..scale.deliveries).map(|_| scale::work(&mut rng, scale.pace)).collect();
         let source = SourceId::mint(Timestamp(START), rng.bytes());
         Self {
             rng,
@@ -253,6 +258,8 @@ impl World {
             names: BTreeMap::new(),
             named: BTreeSet::new(),
             acked_logs: BTreeMap::new(),
+            acked_facts: BTreeMap::new(),
+            cancelled: BTreeMap::new(),
         }
     }
 
@@ -299,9 +306,11 @@ impl World {
     fn host(&mut self, a: usize) -> Host {
         // The first one can do everything, so that nothing waits for ever.
         let big = a == 0 || self.rng.chance(300);
-        let contained = self.rng.chance(700);
+        let contained = self.rng.chance(self.scale.contained);
         let containment = if contained { Containment::Namespace } else { Containment::None };
-        let slots = u32::try_from(self.rng.size(1, 3)).expect("it is small");
+        // What is lost has to find room elsewhere while its commands may still run.
+        let few = if self.scale.pace == Pace::Long { 2 } else { 1 };
+        let slots = u32::try_from(self.rng.size(few, few + 2)).expect("it is small");
         let labels: Vec<String> = big.then(|| "big".to_owned()).into_iter().collect();
         let hash = [u8::try_from(a).expect("there are few agents"); 32];
         let now = Timestamp(START);

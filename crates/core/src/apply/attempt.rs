@@ -21,7 +21,8 @@ impl World {
         let Some((job, attempt)) = self.current_with_key(id, key) else {
             // A renewal may be overtaken by the attempt's own end: the rest of its log is wanted.
             let attempt = self.loaded.attempts.get(&id);
-            let known = attempt.is_some_and(|attempt| attempt.key_hash.as_ref() == Some(key));
+            let known = attempt.is_some_and(|attempt| attempt.key_hash.as_ref() == Some(key))
+                && !mutant::on(Mutant::SupersedeEnded);
             return Ok(if known { Answer::Expired } else { Answer::Superseded });
         };
         // From the release on others may hold what was this attempt's.

@@ -19,10 +19,12 @@ struct Args {
     seed: Option<u64>,
     seeds: u64,
     mutants: bool,
+    /// Play with this deliberate fault.
+    mutant: Option<Mutant>,
 }
 
 fn args() -> anyhow::Result<Args> {
-    let mut args = Args { seed: None, seeds: 1000, mutants: false };
+    let mut args = Args { seed: None, seeds: 1000, mutants: false, mutant: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || -> anyhow::Result<u64> {
@@ -33,10 +35,16 @@ fn args() -> anyhow::Result<Args> {
             "--seed" => args.seed = Some(number()?),
             "--seeds" => args.seeds = number()?,
             "--mutants" => args.mutants = true,
-            _ => bail!("'{word}' is unknown: use --seed S, --seeds N or --mutants"),
+            "--mutant" => args.mutant = Some(mutant(&words.next().unwrap_or_default())?),
+            _ => bail!("'{word}' is unknown: use --seed S, --seeds N, --mutants or --mutant NAME"),
         }
     }
     Ok(args)
+}
+
+fn mutant(name: &str) -> anyhow::Result<Mutant> {
+    let found = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
+    found.with_context(|| format!("'{name}' is none of {:?}", Mutant::ALL))
 }
 
 fn main() -> ExitCode {
@@ -54,14 +62,14 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return mutants(args.seeds);
     }
     if let Some(seed) = args.seed {
-        let story = play(Play { seed, ..Play::default() });
+        let story = play(Play { seed, mutant: args.mutant, ..Play::default() });
         println!("{story}");
         return match story.violation {
             Some(_) => bail!("seed {seed} does not hold"),
             None => Ok(()),
         };
     }
-    if let Some(story) = first_bad(args.seeds, None) {
+    if let Some(story) = first_bad(args.seeds, args.mutant) {
         println!("{story}");
         bail!("seed {} does not hold", story.seed);
     }

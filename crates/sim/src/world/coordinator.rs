@@ -197,6 +197,7 @@ impl World {
         if !self.coordinators[c].up {
             return false;
         }
+        self.note_acks(frame);
         self.send(link, End::Agent, frame, payload);
         if self.rng.chance(self.scale.call_faults / 5) {
             self.trace(format_args!("coordinator{c}: dies after a frame"));
@@ -204,6 +205,20 @@ impl World {
             return false;
         }
         true
+    }
+
+    /// What an agent was told to be safe must be there at the end.
+    fn note_acks(&mut self, frame: &ToAgent) {
+        if let ToAgent::LogAck { id, to } = frame {
+            for (&stream, &to) in to {
+                let acked = self.acked_logs.entry((*id, stream)).or_default();
+                *acked = to.max(*acked);
+            }
+        }
+        if let ToAgent::FactAck { id, seq } = frame {
+            let acked = self.acked_facts.entry(*id).or_default();
+            *acked = (*seq).max(*acked);
+        }
     }
 
     fn send_to_holder(&mut self, c: usize, id: AttemptId, frame: &ToAgent) {

@@ -11,7 +11,6 @@ use super::{Event, START, World, coordinator, net::End};
 
 /// Longer than any lease, in milliseconds.
 const CUT_OFF: i64 = 250_000;
-
 /// Something that goes wrong, or that somebody does.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
@@ -43,9 +42,13 @@ pub(super) enum Fault {
     HangUp {
         agent: usize,
     },
-    /// Answers come late, and then the machine is cut off.
+    /// Answers come late, then nothing gets through to the coordinator, and then the machine is cut
+    /// off: the last answer is to a question of long before.
     Degrade {
         late_ms: i64,
+    },
+    Mute {
+        agent: usize,
     },
     CutOff {
         agent: usize,
@@ -65,30 +68,79 @@ pub(super) enum Fault {
     },
 }
 
+/// What [`Fault::draw`] can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    AgentCrash,
+    /// Nobody is there to end what a supervisor left, until long after the release.
+    Orphan,
+    HostCrash,
+    KillSupervisor,
+    StopSupervisor,
+    CoordinatorCrash,
+    SlowCoordinator,
+    CutLink,
+    StallDown,
+    StallUp,
+    Partition,
+    Degrade,
+    DatabaseDown,
+    Forge,
+    CancelRun,
+    CancelJob,
+    Rerun,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 17] = [
+        Self::AgentCrash,
+        Self::Orphan,
+        Self::HostCrash,
+        Self::KillSupervisor,
+        Self::StopSupervisor,
+        Self::CoordinatorCrash,
+        Self::SlowCoordinator,
+        Self::CutLink,
+        Self::StallDown,
+        Self::StallUp,
+        Self::Partition,
+        Self::Degrade,
+        Self::DatabaseDown,
+        Self::Forge,
+        Self::CancelRun,
+        Self::CancelJob,
+        Self::Rerun,
+    ];
+}
+
 impl Fault {
-    fn draw(rng: &mut super::Rng) -> Self {
+    fn draw(rng: &mut super::Rng, kind: Kind) -> Self {
         let for_ms = match rng.size(0, 2) {
             0 => rng.range(100, 5000),
             1 => rng.range(5000, 60_000),
             _ => rng.range(60_000, 300_000),
         };
-        match rng.size(0, 17) {
-            0 => Self::AgentCrash { for_ms, with_supervisors: rng.chance(600) },
-            1 | 2 => Self::HostCrash { for_ms },
-            3 => Self::KillSupervisor,
-            4 | 5 => Self::StopSupervisor { for_ms },
-            6 => Self::CoordinatorCrash,
-            7 => Self::SlowCoordinator { for_ms },
-            8 => Self::CutLink,
-            9 => Self::StallLink { to: End::Agent, for_ms },
-            10 => Self::StallLink { to: End::Coordinator, for_ms },
-            11 => Self::Partition { for_ms },
-            12 => Self::Degrade { late_ms: rng.range(14_000, 34_000) },
-            13 => Self::DatabaseDown { for_ms },
-            14 => Self::Forge,
-            15 => Self::CancelRun { force: rng.chance(500) },
-            16 => Self::CancelJob { force: rng.chance(500) },
-            _ => Self::Rerun { only_failed: rng.chance(500) },
+        match kind {
+            Kind::AgentCrash => Self::AgentCrash { for_ms, with_supervisors: rng.chance(600) },
+            Kind::Orphan => {
+                let for_ms = rng.range(CUT_OFF, 2 * CUT_OFF);
+                Self::AgentCrash { for_ms, with_supervisors: true }
+            }
+            Kind::HostCrash => Self::HostCrash { for_ms },
+            Kind::KillSupervisor => Self::KillSupervisor,
+            Kind::StopSupervisor => Self::StopSupervisor { for_ms },
+            Kind::CoordinatorCrash => Self::CoordinatorCrash,
+            Kind::SlowCoordinator => Self::SlowCoordinator { for_ms },
+            Kind::CutLink => Self::CutLink,
+            Kind::StallDown => Self::StallLink { to: End::Agent, for_ms },
+            Kind::StallUp => Self::StallLink { to: End::Coordinator, for_ms },
+            Kind::Partition => Self::Partition { for_ms },
+            Kind::Degrade => Self::Degrade { late_ms: rng.range(30_000, 34_900) },
+            Kind::DatabaseDown => Self::DatabaseDown { for_ms },
+            Kind::Forge => Self::Forge,
+            Kind::CancelRun => Self::CancelRun { force: rng.chance(500) },
+            Kind::CancelJob => Self::CancelJob { force: rng.chance(500) },
+            Kind::Rerun => Self::Rerun { only_failed: rng.chance(500) },
         }
     }
 }
@@ -96,7 +148,9 @@ impl Fault {
 impl World {
     pub(super) fn plan_faults(&mut self) {
         for _ in 0..self.scale.faults {
-            let fault = Fault::draw(&mut self.rng);
+            let kinds = if self.rng.chance(500) { self.scale.favourites } else { &Kind::ALL };
+            let kind = *self.rng.pick(kinds).expect("the list has elements");
+            let fault = Fault::draw(&mut self.rng, kind);
             let after = self.rng.range(5000, self.scale.calm_at);
             self.at(START + after, Event::Fault(fault));
         }
@@ -108,6 +162,7 @@ impl World {
         let c = self.rng.size(0, self.coordinators.len() - 1);
         match fault {
             Fault::AgentCrash { for_ms, with_supervisors } => {
+                let a = self.some_supervisor().map_or(a, |(a, _)| a);
                 self.agent_crash(a);
                 let ids: Vec<AttemptId> = self.hosts[a].dirs.keys().copied().collect();
                 for id in ids.into_iter().filter(|_| with_supervisors) {
@@ -150,11 +205,20 @@ impl World {
                 }
             }
             Fault::Degrade { late_ms } => {
+                let a = self.some_supervisor().map_or(a, |(a, _)| a);
                 for c in 0..self.coordinators.len() {
                     let stall = |world: &mut Self, link| world.stall(link, End::Agent, late_ms);
                     self.links(a, c).for_each_in(self, stall);
                 }
+                let mute = self.rng.range(2000, 12_000);
+                self.at(self.now + mute, Event::Fault(Fault::Mute { agent: a }));
                 self.at(self.now + late_ms + 20, Event::Fault(Fault::CutOff { agent: a }));
+            }
+            Fault::Mute { agent } => {
+                for c in 0..self.coordinators.len() {
+                    let mute = |world: &mut Self, link| world.lose(link, End::Coordinator);
+                    self.links(agent, c).for_each_in(self, mute);
+                }
             }
             Fault::CutOff { agent } => {
                 for c in 0..self.coordinators.len() {

@@ -88,7 +88,7 @@ impl World {
         i64::try_from(boot_ms).unwrap_or(i64::MAX / 2) - self.hosts[a].boot_ms
     }
 
-    fn wall(&self, a: usize) -> Timestamp {
+    pub(super) fn wall(&self, a: usize) -> Timestamp {
         Timestamp(self.now + self.hosts[a].skew_ms)
     }
 
@@ -97,7 +97,7 @@ impl World {
         self.at(self.now + after, Event::Wake { agent: a, id, serial, wake });
     }
 
-    fn supervisor(&mut self, a: usize, id: AttemptId) -> Option<&mut Supervisor> {
+    pub(super) fn supervisor(&mut self, a: usize, id: AttemptId) -> Option<&mut Supervisor> {
         self.hosts[a].dirs.get_mut(&id)?.supervisor.as_mut()
     }
 
@@ -137,6 +137,7 @@ impl World {
         self.trace(format_args!("agent{a}: connects to coordinator{c} by link {link}"));
         self.send(link, net::End::Coordinator, &hello, b"");
         self.at(self.now + 15_000, Event::Greeted { link });
+        self.agent_point(a, "after its hello");
     }
 
     fn connect_later(&mut self, a: usize) {
@@ -295,8 +296,12 @@ impl World {
     }
 
     fn say(&mut self, a: usize, frame: &FromAgent, payload: &[u8]) {
+        if self.agent_point(a, "before a frame") {
+            return;
+        }
         if let Linked::Yes(link, _) = self.hosts[a].hub.link {
             self.send(link, net::End::Coordinator, frame, payload);
+            self.agent_point(a, "after a frame");
         }
     }
 

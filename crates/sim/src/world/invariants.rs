@@ -59,6 +59,18 @@ pub(super) fn moves(job: &JobInfo, seen: &mut Seen) -> Result<(), String> {
     Ok(())
 }
 
+/// A job that somebody wants to end is not placed again.
+fn cancels(job: &JobInfo, cancelled: &mut BTreeMap<JobId, u32>) -> Result<(), String> {
+    if job.cancel_force.is_none() {
+        return Ok(());
+    }
+    let attempt = *cancelled.entry(job.id).or_insert(job.attempt);
+    if job.attempt > attempt {
+        return Err(format!("{} was cancelled, and got attempt {}", job.id, job.attempt));
+    }
+    Ok(())
+}
+
 /// How the children of one job of the plan ended together; nothing while one has not.
 fn group(name: &str, jobs: &[JobInfo]) -> Option<Outcome> {
     let rank = [
@@ -145,6 +157,7 @@ impl World {
         for job in &jobs {
             let before = self.seen.get(&job.id).copied();
             result = result.and_then(|()| moves(job, &mut self.seen));
+            result = result.and_then(|()| cancels(job, &mut self.cancelled));
             if before != Some((job.state, job.attempt)) {
                 self.names.entry(job.id).or_insert_with(|| {
                     format!("{}/{}/{}", n, run.workflow, job.title)
@@ -187,7 +200,10 @@ impl World {
 
     /// What must hold when everything has ended.
     pub(super) fn check_end(&mut self) {
-        let result = self.check_runs_of_deliveries().and_then(|()| self.check_logs());
+        let result = self
+            .check_runs_of_deliveries()
+            .and_then(|()| self.check_attempts())
+            .and_then(|()| self.check_logs());
         if let Err(why) = result {
             self.violated(why);
         }
@@ -209,6 +225,24 @@ impl World {
         let wanted: BTreeMap<(usize, String), u32> = wanted.collect();
         if made != wanted {
             return Err(format!("the deliveries made {made:?}, not {wanted:?}"));
+        }
+        Ok(())
+    }
+
+    /// No attempt is live when every run has ended, and acknowledged facts are there.
+    fn check_attempts(&self) -> Result<(), String> {
+        let live = self.runtime.block_on(self.store.next_due());
+        if live.expect("a database in memory answers").is_some() {
+            return Err("an attempt outlived its run".to_owned());
+        }
+        for (&id, &acked) in &self.acked_facts {
+            let attempts = self.runtime.block_on(self.store.attempts_of(id.job));
+            let attempts = attempts.expect("a database in memory answers");
+            let row = attempts.iter().find(|attempt| attempt.attempt == id.attempt);
+            let have = row.map_or(0, |attempt| attempt.seq);
+            if have < acked {
+                return Err(format!("{acked} facts of {id} were acknowledged, {have} are stored"));
+            }
         }
         Ok(())
     }

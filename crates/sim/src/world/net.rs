@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    fn lose(&mut self, id: LinkId, to: End) {
+    pub(super) fn lose(&mut self, id: LinkId, to: End) {
         if let Some(link) = self.net.links.get_mut(&id) {
             link.way(to).lost = true;
         }

@@ -9,7 +9,7 @@ use shuntyard_protocol::{
     plan::{self, Action, Need, RunsOn, Selector, Step},
 };
 
-use super::rng::Rng;
+use super::{faults::Kind, rng::Rng};
 
 /// What a seed's world consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +25,61 @@ pub struct Scale {
     pub call_faults: u64,
     /// Longest usual delay of a frame, in milliseconds.
     pub delay_ms: i64,
+    /// Hosts that contain their attempts, per thousand.
+    pub contained: u64,
+    pub pace: Pace,
+    /// Every second fault is one of these kinds: what breaks one promise has to come together.
+    pub(super) favourites: &'static [Kind],
 }
+
+/// What the commands of a seed are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Seconds, and now and then a minute.
+    Mixed,
+    /// Minutes: longer than a lease.
+    Long,
+    /// They write faster than a link carries it.
+    Loud,
+}
+
+/// What a seed's world is hard on: its commands, how many of 1000 hosts contain their attempts, and
+/// which faults it likes.
+type Theme = (Pace, u64, &'static [Kind]);
+
+const THEMES: [Theme; 6] = [
+    (Pace::Mixed, 700, &Kind::ALL),
+    (Pace::Mixed, 700, &[Kind::HostCrash, Kind::SlowCoordinator, Kind::Rerun, Kind::CutLink]),
+    // Leases: commands that outlast them, on hosts whose attempts may be tried again.
+    (Pace::Long, 1000, &[Kind::Degrade, Kind::Degrade, Kind::Degrade, Kind::StopSupervisor]),
+    (
+        Pace::Long,
+        1000,
+        &[Kind::Partition, Kind::DatabaseDown, Kind::HostCrash, Kind::StopSupervisor],
+    ),
+    // Commands that outlive their supervisors.
+    (Pace::Long, 0, &[Kind::Orphan, Kind::Orphan, Kind::AgentCrash, Kind::KillSupervisor]),
+    // Logs.
+    (Pace::Loud, 700, &[Kind::CutLink, Kind::StallDown, Kind::CoordinatorCrash, Kind::AgentCrash]),
+];
 
 impl Scale {
     pub(super) fn draw(rng: &mut Rng) -> Self {
+        let (pace, contained, favourites) = *rng.pick(&THEMES).expect("the list has elements");
+        // Only what outlasts a lease can be lost and begun again.
+        let longest = if pace == Pace::Long { 700_000 } else { 360_000 };
+        let shortest = if pace == Pace::Long { 250_000 } else { 60_000 };
         Self {
             coordinators: rng.size(1, 2),
             agents: rng.size(2, 3),
-            deliveries: rng.size(1, 4),
+            deliveries: rng.size(1, if pace == Pace::Long { 2 } else { 4 }),
             faults: rng.size(0, 14),
-            calm_at: rng.range(60_000, 360_000),
+            calm_at: rng.range(shortest, longest),
             call_faults: *rng.pick(&[0, 2, 10, 30]).expect("the list has elements"),
             delay_ms: *rng.pick(&[5, 200, 3000]).expect("the list has elements"),
+            contained,
+            pace,
+            favourites,
         }
     }
 }
@@ -46,14 +89,16 @@ impl fmt::Display for Scale {
         write!(
             f,
             "{} coordinators, {} agents, {} deliveries, {} faults and {} ‰ of all calls in {} s, \
-             frames take up to {} ms",
+             frames take up to {} ms, {} ‰ of the hosts contain their attempts, {:?} commands",
             self.coordinators,
             self.agents,
             self.deliveries,
             self.faults,
             self.call_faults,
             self.calm_at / 1000,
-            self.delay_ms
+            self.delay_ms,
+            self.contained,
+            self.pace,
         )
     }
 }
@@ -80,15 +125,15 @@ const WHEN: [&[Outcome]; 3] = [
 ];
 
 /// What a delivery asks for.
-pub(super) fn work(rng: &mut Rng) -> Work {
+pub(super) fn work(rng: &mut Rng, pace: Pace) -> Work {
     let mut work = Work::new();
     for n in 0..rng.size(1, 2) {
-        work.insert(format!("flow{n}"), jobs(rng));
+        work.insert(format!("flow{n}"), jobs(rng, pace));
     }
     work
 }
 
-fn jobs(rng: &mut Rng) -> Vec<JobPlan> {
+fn jobs(rng: &mut Rng, pace: Pace) -> Vec<JobPlan> {
     let mut jobs: Vec<JobPlan> = Vec::new();
     let mut names: Vec<String> = Vec::new();
     for n in 0..rng.size(1, 4) {
@@ -114,7 +159,7 @@ fn jobs(rng: &mut Rng) -> Vec<JobPlan> {
             retry,
             continue_on_error: rng.chance(150),
             needs,
-            spec: spec(rng, &name),
+            spec: spec(rng, &name, pace),
         };
         for child in 0..children {
             jobs.push(JobPlan { title: format!("{name}.{child}"), ..job.clone() });
@@ -124,14 +169,24 @@ fn jobs(rng: &mut Rng) -> Vec<JobPlan> {
     jobs
 }
 
+/// How many lines a command writes, the pause after each, and their length.
+fn output(rng: &mut Rng, pace: Pace) -> (usize, i64, usize) {
+    match pace {
+        Pace::Long => (rng.size(6, 14), rng.range(15_000, 30_000), 20),
+        // Long lines fill segments of the spool and the window of a link.
+        Pace::Loud if rng.chance(250) => (rng.size(20, 60), rng.range(0, 100), 60_000),
+        Pace::Mixed | Pace::Loud => {
+            let longest = if rng.chance(200) { 30_000 } else { 4000 };
+            (rng.size(0, 12), rng.range(0, longest), 20)
+        }
+    }
+}
+
 /// The command of a step says what the modelled command does: `LINES PAUSE_MS OUTCOME`.
-fn spec(rng: &mut Rng, name: &str) -> plan::Job {
-    let steps = (0..rng.size(1, 3)).map(|n| {
-        // One long line now and then fills segments and windows.
-        let wide = if rng.chance(30) { 60_000 } else { 20 };
-        let lines = if wide > 100 { rng.size(10, 40) } else { rng.size(0, 12) };
-        let longest = if rng.chance(200) { 30_000 } else { 4000 };
-        let pause = rng.range(0, longest);
+fn spec(rng: &mut Rng, name: &str, pace: Pace) -> plan::Job {
+    let most = if pace == Pace::Long { 2 } else { 3 };
+    let steps = (0..rng.size(1, most)).map(|n| {
+        let (lines, pause, wide) = output(rng, pace);
         let good = !rng.chance(150);
         Step {
             name: format!("s{n}"),

@@ -5,7 +5,7 @@ use shuntyard_agent::parts::{Fence, FromSupervisor, Lease, Mailbox, Spool, ToSup
 use shuntyard_core::mutant::{self, Mutant};
 use shuntyard_protocol::{
     Outcome,
-    agent::{AttemptFact, AttemptId, AttemptKey, FromAgent, Renewal, Spec, Timers, ToAgent},
+    agent::{AttemptId, AttemptKey, FromAgent, Renewal, Spec, Timers, ToAgent},
     plan::Action,
 };
 
@@ -225,13 +225,6 @@ impl Supervisor {
     pub(super) fn is_done(&self) -> bool {
         let abandoned = self.uplink.key.is_none() && self.uplink.finish;
         self.idle && (abandoned || self.uplink.is_done())
-    }
-
-    /// Adds a fact and makes it durable.
-    pub(super) fn fact(&mut self, fact: &AttemptFact) {
-        let spool = &mut self.uplink.spool;
-        spool.append_fact(fact).expect("a simulated disk has room");
-        spool.sync().expect("a simulated disk can be synced");
     }
 }
 

@@ -9,8 +9,10 @@ use shuntyard_protocol::{JobId, Outcome, agent::AttemptId};
 pub(super) struct Life {
     /// What they wrote, by stream.
     pub(super) written: BTreeMap<u32, Vec<u8>>,
-    /// How its supervisor said that it ended, if it came to that.
+    /// How its supervisor said that it ended, if it came to that …
     pub(super) reported: Option<Outcome>,
+    /// … and had synced.
+    pub(super) said: bool,
     /// Its supervisor, or the whole machine, was killed before it had said so.
     pub(super) killed: bool,
 }
@@ -33,6 +35,11 @@ impl Truth {
             return Err(format!("{id} began while attempt {other} of the job runs"));
         }
         running.insert(id.attempt);
+        let job = AttemptId { attempt: 0, ..id }..=AttemptId { attempt: u32::MAX, ..id };
+        let newest = self.lives.range(job).next_back().map_or(0, |(id, _)| id.attempt);
+        if newest > id.attempt {
+            return Err(format!("{id} began after attempt {newest} had, which replaced it"));
+        }
         match self.lives.insert(id, Life::default()) {
             None => Ok(()),
             Some(_) => Err(format!("{id} began twice")),

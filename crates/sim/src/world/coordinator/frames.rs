@@ -125,10 +125,6 @@ impl World {
                 "coordinator{c}: log {} stream {stream} → {answer:?}",
                 self.name(id)
             ));
-            if let LogAnswer::Acked { to } = answer {
-                let acked = self.acked_logs.entry((id, stream)).or_default();
-                *acked = to.max(*acked);
-            }
             match log_reply(id, stream, answer) {
                 Ok(frame) => {
                     self.tell(c, link, &frame, b"");

@@ -14,8 +14,14 @@ use crate::world::{
 
 impl World {
     pub(super) fn begun(&mut self, a: usize, id: AttemptId, key: AttemptKey) {
+        if self.supervisor_point(a, id, "before its key is on the disk") {
+            return;
+        }
         if let Some(dir) = self.hosts[a].dirs.get_mut(&id) {
             dir.key = Some(key);
+        }
+        if self.supervisor_point(a, id, "before its first command") {
+            return;
         }
         let boot_ms = self.boot(a);
         let fenced = self.supervisor(a, id).is_some_and(|s| s.fence(boot_ms) != Fence::Open);
@@ -113,7 +119,8 @@ impl World {
             Halt::Polite(_, grace) => grace,
             Halt::Now(_) => 0,
         };
-        let after = self.rng.range(0, after);
+        // Some commands do not listen, and have to be killed.
+        let after = if self.rng.chance(300) { after } else { self.rng.range(0, after) };
         self.wake(after, a, id, Wake::Stop);
     }
 
@@ -130,8 +137,10 @@ impl World {
             Halt::Run => return,
             Halt::Polite(outcome, _) | Halt::Now(outcome) => outcome,
         };
-        if let Some(step) = supervisor.open_step.take() {
-            supervisor.fact(&step_end(step, at, Outcome::Cancelled));
+        if let Some(step) = supervisor.open_step.take()
+            && self.record(a, id, &step_end(step, at, Outcome::Cancelled))
+        {
+            return;
         }
         self.finish(a, id, outcome);
     }
@@ -139,40 +148,32 @@ impl World {
     /// The next thing that the commands do.
     fn work(&mut self, a: usize, id: AttemptId) {
         let at = self.wall(a);
-        let sync = self.rng.chance(300);
-        let host = &mut self.hosts[a];
-        let Some(supervisor) = host.dirs.get_mut(&id).and_then(|dir| dir.supervisor.as_mut())
-        else {
-            return;
-        };
+        let Some(supervisor) = self.supervisor(a, id) else { return };
         if supervisor.idle || matches!(supervisor.halt, Halt::Now(_)) {
             return;
         }
         let Some((_, act)) = supervisor.acts.pop() else { return };
-        match act {
+        let next = supervisor.acts.last().map_or(0, |(pause, _)| *pause);
+        let died = match act {
             Act::Start { step } => {
                 supervisor.open_step = Some(step);
-                supervisor.fact(&AttemptFact::StepStarted { step, at });
+                self.record(a, id, &AttemptFact::StepStarted { step, at })
             }
             Act::Line { stream, wide } => {
                 let mut line = format!("{id} {stream} {} ", supervisor.acts.len());
                 line.extend(std::iter::repeat_n('x', wide));
                 line.push('\n');
-                let spool = &mut supervisor.uplink.spool;
-                spool.append_log(stream, at, line.as_bytes()).expect("a simulated disk has room");
-                if sync {
-                    spool.sync().expect("a simulated disk can be synced");
-                }
-                self.truth.wrote(id, stream, line.as_bytes());
+                self.record_log(a, id, stream, line.as_bytes())
             }
             Act::End { step, outcome } => {
                 supervisor.open_step = None;
-                supervisor.fact(&step_end(step, at, outcome));
+                self.record(a, id, &step_end(step, at, outcome))
             }
             Act::Finish { outcome } => return self.finish(a, id, outcome),
+        };
+        if !died {
+            self.wake(next, a, id, Wake::Work);
         }
-        let next = supervisor.acts.last().map_or(0, |(pause, _)| *pause);
-        self.wake(next, a, id, Wake::Work);
     }
 
     fn finish(&mut self, a: usize, id: AttemptId, outcome: Outcome) {
@@ -181,9 +182,15 @@ impl World {
         let Some(supervisor) = self.supervisor(a, id) else { return };
         let ends = supervisor.uplink.spool.ends().clone();
         let end = End { at, outcome, reason: None, outputs: None, ends, torn: Vec::new() };
-        supervisor.fact(&AttemptFact::Ended(end));
-        supervisor.idle = true;
+        // From here on this may become known; until it is synced the machine may forget it.
         self.truth.life(id).reported = Some(outcome);
+        if self.record(a, id, &AttemptFact::Ended(end)) {
+            return;
+        }
+        self.truth.life(id).said = true;
+        if let Some(supervisor) = self.supervisor(a, id) {
+            supervisor.idle = true;
+        }
         self.trace(format_args!("agent{a}: {} ends as {outcome}", self.name(id)));
     }
 
@@ -213,7 +220,7 @@ impl World {
         if self.truth.lives.contains_key(&id) {
             let unread = self.rng.chance(500);
             let life = self.truth.life(id);
-            life.killed |= life.reported.is_none();
+            life.killed |= !life.said;
             if let (true, true, Some(step)) = (ran, unread, supervisor.open_step) {
                 self.truth.wrote(id, step + 1, b"nobody has read this\n");
             }

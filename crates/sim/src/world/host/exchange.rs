@@ -30,6 +30,10 @@ impl World {
         let heard: Vec<Heard> =
             frames.into_iter().map(|frame| supervisor.take(frame, boot_ms)).collect();
         for heard in heard {
+            if self.supervisor(a, id).is_none() {
+                // It died over what it heard before.
+                return;
+            }
             match heard {
                 Heard::Nothing => {}
                 Heard::Begun(key) => self.begun(a, id, key),
@@ -41,19 +45,19 @@ impl World {
                 }
             }
         }
-        while let Some(supervisor) = self.supervisor(a, id)
+        while self.hosts[a].up
+            && let Some(supervisor) = self.supervisor(a, id)
             && let Some((frame, payload)) = supervisor.next(boot_ms)
         {
             self.up(a, id, frame, &payload);
         }
-        if self.supervisor(a, id).is_some_and(|supervisor| supervisor.is_done()) {
-            self.gone(a, id);
+        if self.hosts[a].up && self.supervisor(a, id).is_some_and(|s| s.is_done()) {
+            self.forget(a, id);
         }
     }
 
     /// Speaks for a supervisor that is dead.
     fn custody(&mut self, a: usize, id: AttemptId) {
-        let at = self.wall(a);
         let host = &mut self.hosts[a];
         let (Some(entry), Some(dir)) = (host.hub.entries.get_mut(&id), host.dirs.get_mut(&id))
         else {
@@ -68,18 +72,17 @@ impl World {
             self.truth.stop(id);
         }
         entry.running = false;
-        let (uplink, told) = entry.custodian.get_or_insert_with(|| {
-            let spool = Spool::open(dir.log.clone(), dir.facts.clone(), u64::MAX)
-                .expect("a simulated disk can be read");
-            let mut uplink = Uplink::new(id, dir.key.clone(), spool);
-            if uplink.key.is_some() && uplink.spool.end().is_none() {
-                let end = AttemptFact::Ended(lost(&uplink.spool, at));
-                uplink.spool.append_fact(&end).expect("a simulated disk has room");
-                uplink.spool.sync().expect("a simulated disk can be synced");
-            }
-            (uplink, Mailbox::default())
-        });
-        for frame in entry.mailbox.since(told, id) {
+        if entry.custodian.is_none() && self.open_custody(a, id) {
+            return;
+        }
+        let entry = self.hosts[a].hub.entries.get_mut(&id);
+        let Some((uplink, told, mailbox)) = entry.and_then(|entry| {
+            let (uplink, told) = entry.custodian.as_mut()?;
+            Some((uplink, told, &entry.mailbox))
+        }) else {
+            return;
+        };
+        for frame in mailbox.since(told, id) {
             match frame {
                 ToSupervisor::Online(online) => uplink.online(&online),
                 ToSupervisor::Offline {} => {
@@ -91,7 +94,7 @@ impl World {
             }
             .expect("a simulated disk can be read");
         }
-        *told = entry.mailbox.clone();
+        *told = mailbox.clone();
         let mut frames = Vec::new();
         if uplink.key.is_none() && uplink.link.is_some() {
             let reason = "its supervisor ended before it began".to_owned();
@@ -107,7 +110,38 @@ impl World {
         for (frame, payload) in frames {
             self.up(a, id, frame, &payload);
         }
-        if done {
+        if done && self.hosts[a].up {
+            self.forget(a, id);
+        }
+    }
+
+    /// Opens what a dead supervisor left, and ends it. True: the agent died over it.
+    fn open_custody(&mut self, a: usize, id: AttemptId) -> bool {
+        let at = self.wall(a);
+        let Some(dir) = self.hosts[a].dirs.get(&id) else { return true };
+        let spool = Spool::open(dir.log.clone(), dir.facts.clone(), u64::MAX);
+        let spool = spool.expect("a simulated disk can be read");
+        let mut uplink = Uplink::new(id, dir.key.clone(), spool);
+        if uplink.key.is_some() && uplink.spool.end().is_none() {
+            if self.agent_point(a, "before it ends a dead attempt") {
+                return true;
+            }
+            let end = AttemptFact::Ended(lost(&uplink.spool, at));
+            uplink.spool.append_fact(&end).expect("a simulated disk has room");
+            if self.agent_point(a, "before the end of a dead attempt is synced") {
+                return true;
+            }
+            uplink.spool.sync().expect("a simulated disk can be synced");
+        }
+        if let Some(entry) = self.hosts[a].hub.entries.get_mut(&id) {
+            entry.custodian = Some((uplink, Mailbox::default()));
+        }
+        self.agent_point(a, "after it ended a dead attempt")
+    }
+
+    /// Removes what is no longer needed, unless the agent dies over it.
+    fn forget(&mut self, a: usize, id: AttemptId) {
+        if !self.agent_point(a, "before it removes an attempt") {
             self.gone(a, id);
         }
     }
