@@ -239,7 +239,7 @@ const NEED: [(Lock, [&str; 2]); 5] = [
     (Lock::Jobs, ["claim_one", "queue_expired"]),
     (Lock::Attempts, ["append_log", "append_other"]),
     (Lock::Claimed, ["claim_one", "claim_one"]),
-    (Lock::Held, ["end_well", "reconcile"]),
+    (Lock::Held, ["commit_both", "reconcile"]),
 ];
 
 #[test]

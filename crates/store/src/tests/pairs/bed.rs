@@ -210,9 +210,7 @@ impl Bed {
         for &table in &tables {
             copies.push(format!("create table saved.{table} as table public.{table};"));
             body.push(format!(
-                "if exists ((table public.{table} except table saved.{table}) union all \
-                (table saved.{table} except table public.{table})) then \
-                delete from public.{table}; insert into public.{table} table saved.{table}; end if;"
+                "delete from public.{table}; insert into public.{table} table saved.{table};"
             ));
             let of = columns.iter().filter(|(name, _)| name == table);
             let list: Vec<_> = of.filter_map(|(table, column)| read_as(table, column)).collect();

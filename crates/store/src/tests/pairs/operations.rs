@@ -202,8 +202,10 @@ operations! {
         bed.now(),
     );
     commit_both(bed, _) async {
+        let started = AttemptFact::StepStarted { step: 1, at: bed.now() };
+        let fact = history(id(bed, "a"), 2, started);
         let logs = vec![log(id(bed, "a"), 5, b" all")];
-        let (facts, logs) = bed.w.store.commit(vec![renewed(bed, "a", 3)], logs, bed.now()).await;
+        let (facts, logs) = bed.w.store.commit(vec![fact], logs, bed.now()).await;
         Ok((facts?, logs?))
     };
     reconcile(bed, side) hello(bed, side);
