@@ -11,6 +11,7 @@
 //! cluster's master key and the attempt's id (a MAC), which every coordinator can repeat; facts and
 //! rows carry only its SHA-256.
 
+use serde_json::Value;
 use shuntyard_protocol::{
     AgentId, JobId, RunId, Timestamp,
     agent::{AttemptFact, AttemptId},
@@ -146,6 +147,55 @@ impl Fact {
             Self::CancelRun { run, .. } => Subject::Run(*run),
         }
     }
+
+    /// Memory that it takes beyond its own size, about: texts and outputs, which agents choose.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Refused { reason, .. }
+            | Self::Abandoned { reason, .. }
+            | Self::QueueExpired { reason, .. } => reason.len(),
+            Self::CancelRun { reason, by, .. } | Self::CancelJob { reason, by, .. } => {
+                reason.len() + by.len()
+            }
+            Self::Attempt { fact: AttemptFact::StepEnded(end), .. } => {
+                let error = end.error.as_ref().map_or(0, String::len);
+                error + end.outputs.as_ref().map_or(0, value_weight)
+            }
+            Self::Attempt { fact: AttemptFact::Ended(end), .. } => {
+                let reason = end.reason.as_ref().map_or(0, String::len);
+                let ends = end.ends.len() * size_of::<(u32, u64)>();
+                reason + ends + end.torn.len() + end.outputs.as_ref().map_or(0, value_weight)
+            }
+            Self::Attempt { fact: AttemptFact::StepStarted { .. }, .. }
+            | Self::Reserved { .. }
+            | Self::OfferExpired { .. }
+            | Self::StartExpired { .. }
+            | Self::Begin { .. }
+            | Self::Renewed { .. }
+            | Self::Overdue { .. }
+            | Self::Lost { .. } => 0,
+        }
+    }
+}
+
+/// What a small map takes, however few pairs are in it.
+const MAP_BYTES: usize = 640;
+
+/// Parsed JSON takes many times the room of its text: `[[],{"":0}]` has a list of values for every
+/// three bytes, and a whole map for every seven.
+fn value_weight(value: &Value) -> usize {
+    let inner = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(value_weight).sum(),
+        Value::Object(values) if values.is_empty() => 0,
+        Value::Object(values) => {
+            let inner = |(key, value): (&String, &Value)| key.len() + value_weight(value);
+            let maps = 1 + values.len() / 6;
+            maps * MAP_BYTES + values.iter().map(inner).sum::<usize>()
+        }
+    };
+    size_of::<Value>() + inner
 }
 
 /// What became of a fact.

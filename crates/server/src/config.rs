@@ -44,6 +44,7 @@ pub struct Config {
     pub master_key_file: Option<PathBuf>,
     pub database: Database,
     pub tls: Option<Tls>,
+    pub http: Http,
     pub webhook: Webhook,
     pub sandbox: Sandbox,
     #[serde(with = "timers")]
@@ -73,6 +74,23 @@ pub struct Tls {
     /// PEM file with the private key.
     #[schema(value_type = String)]
     pub key: PathBuf,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    /// Connections at once, agents' links included; above, a new one is closed at once. Default: the
+    /// files that the process may open, less an eighth (at most 1024) for everything else.
+    pub connections_max: Option<usize>,
+    /// Time for the head of a request, and for the next request on a connection that is kept, in
+    /// seconds. Then it is closed.
+    pub head_timeout_secs: u64,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self { connections_max: None, head_timeout_secs: 30 }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -117,6 +135,7 @@ impl Default for Config {
             master_key_file: None,
             database: Database::default(),
             tls: None,
+            http: Http::default(),
             webhook: Webhook::default(),
             sandbox: Sandbox::default(),
             timers: Timers::default(),
@@ -169,6 +188,9 @@ impl Config {
                 );
             }
         }
+        if self.http.head_timeout_secs == 0 || self.http.connections_max == Some(0) {
+            bail!("http.head_timeout_secs and http.connections_max must be more than 0");
+        }
         let webhook = &self.webhook;
         let fits = webhook.max_bytes <= webhook.unverified_bytes_per_source
             && webhook.unverified_bytes_per_source <= webhook.unverified_bytes;
@@ -203,6 +225,7 @@ pub fn reference() -> String {
     for (name, schema) in [
         ("database", Database::schema()),
         ("tls", Tls::schema()),
+        ("http", Http::schema()),
         ("webhook", Webhook::schema()),
         ("sandbox", Sandbox::schema()),
         ("timers", timers::Section::schema()),
@@ -329,6 +352,19 @@ mod tests {
         assert!(check(5, 5, 5).is_ok());
         assert!(check(6, 5, 5).is_err());
         assert!(check(5, 6, 5).is_err());
+    }
+
+    #[test]
+    fn a_server_that_could_answer_nobody_is_refused() {
+        assert!(
+            load("[http]\nhead_timeout_secs = 1\nconnections_max = 1", &[])
+                .unwrap()
+                .check()
+                .is_ok()
+        );
+        for nothing in ["head_timeout_secs = 0", "connections_max = 0"] {
+            assert!(load(&format!("[http]\n{nothing}"), &[]).unwrap().check().is_err());
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::app::App;
 /// How often it looks.
 pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 /// Rows of each kind that one look handles.
-const BATCH_MAX: u32 = 500;
+const BATCH_ROWS: u32 = 500;
 /// A job that waited longer ends.
 const QUEUE_TIMEOUT: Duration = Duration::from_hours(24);
 
@@ -26,11 +26,18 @@ const QUEUE_TIMEOUT: Duration = Duration::from_hours(24);
 pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
     let now = app.env.now();
     let overdue = look(&app.config.timers, now);
-    let due = app.store.due(overdue, BATCH_MAX, now).await?;
+    let due = app.store.due(overdue, BATCH_ROWS, now).await?;
     if due.is_empty() {
         return Ok(());
     }
-    let facts: Vec<Fact> = due.iter().map(|due| fact(due, overdue)).collect();
+    let mut facts: Vec<Fact> = due.iter().map(|due| fact(due, overdue)).collect();
+    for fact in &mut facts {
+        if let Fact::OfferExpired { id, agent } = fact {
+            // Who was asked is asked last from now on: else whoever never answers, and so always
+            // has room, would be asked again and again.
+            *agent = app.agents.holder(*id);
+        }
+    }
     let answers = app.store.apply(facts.clone(), now).await?;
     tracing::info!(count = answers.len(), "deadlines passed");
     if answers.contains(&Answer::Done) {

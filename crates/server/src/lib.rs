@@ -5,6 +5,7 @@
 
 pub mod app;
 pub mod config;
+mod connections;
 mod dispatch;
 pub mod env;
 mod expiry;
@@ -24,14 +25,16 @@ pub mod tasks;
 mod waiting;
 mod watch;
 
-/// Pure decisions, for simulations.
+/// Pure decisions, for simulations and for tests that send anything.
 pub mod parts {
     pub use crate::{
         expiry::{fact, look, withdrawn},
         link::meaning::{About, Ask, Breach, Reply, Sender, asks, key_hash, log_reply, replies},
+        source::asked_for,
     };
 }
 
+pub use connections::raise_open_files;
 pub use start::{
     ADMIN_TOKEN_FILE, Running, StartOptions, Started, local_admin_token, sign_in_link, start,
 };

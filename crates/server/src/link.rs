@@ -6,6 +6,7 @@
 mod frames;
 mod handshake;
 pub(crate) mod meaning;
+mod outgoing;
 mod session;
 
 use std::{
@@ -18,13 +19,10 @@ use shuntyard_protocol::{
     agent::{AttemptId, ToAgent},
     frame,
 };
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use outgoing::Outgoing;
 pub(crate) use session::{Handshakes, upgrade};
-
-/// Frames that may wait for one agent.
-const OUTGOING_CAPACITY: usize = 1024;
 
 /// All sessions of this process.
 #[derive(Default)]
@@ -40,7 +38,7 @@ struct Session {
     draining: bool,
     /// Attempts that were offered to it and are not over: each takes a slot.
     held: BTreeSet<AttemptId>,
-    outgoing: mpsc::Sender<Vec<u8>>,
+    outgoing: Outgoing,
     close: CancellationToken,
 }
 
@@ -124,13 +122,15 @@ impl Agents {
         self.lock().values_mut().fold(false, |freed, session| freed | session.held.remove(&id))
     }
 
+    /// The connected agent that was asked to take an attempt, or has it.
+    pub fn holder(&self, id: AttemptId) -> Option<AgentId> {
+        let sessions = self.lock();
+        sessions.iter().find(|(_, session)| session.held.contains(&id)).map(|(&agent, _)| agent)
+    }
+
     /// Sends a frame about an attempt to whoever holds it.
     pub fn send_to_holder(&self, id: AttemptId, frame: &ToAgent) {
-        let holder = {
-            let sessions = self.lock();
-            sessions.iter().find(|(_, session)| session.held.contains(&id)).map(|(&agent, _)| agent)
-        };
-        if let Some(agent) = holder {
+        if let Some(agent) = self.holder(id) {
             self.send(agent, frame);
         }
     }
@@ -140,7 +140,7 @@ impl Agents {
         let bytes = frame::encode(frame, b"").expect("control frames are short");
         let sessions = self.lock();
         let Some(session) = sessions.get(&agent) else { return false };
-        let sent = session.outgoing.try_send(bytes).is_ok();
+        let sent = session.outgoing.try_send(bytes);
         if !sent {
             session.close.cancel();
         }

@@ -39,3 +39,24 @@ pub(crate) enum Base {
 fn ignored(reason: impl Into<String>) -> Meaning {
     Meaning::Ignored(reason.into())
 }
+
+/// What the body of a webhook makes this server look for: commits, and a ref. `event` is GitHub's, or
+/// none for a generic source. For tests that send anything.
+///
+/// # Errors
+/// When it has no meaning.
+pub fn asked_for(
+    event: Option<&str>,
+    body: &[u8],
+) -> anyhow::Result<(Vec<String>, Option<String>)> {
+    let meaning = match event {
+        Some(event) => github::normalise(event, body, "web", github::Forks::Run)?,
+        None => generic::normalise(body)?,
+    };
+    let Meaning::Event(incoming) = meaning else { return Ok((Vec::new(), None)) };
+    let base = match incoming.base {
+        Base::Before(commit) | Base::Target(commit) => Some(commit),
+        Base::New | Base::None => None,
+    };
+    Ok((incoming.commit.into_iter().chain(base).collect(), incoming.ref_name))
+}

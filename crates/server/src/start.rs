@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use axum_server::{Handle, tls_rustls::RustlsConfig};
+use axum_server::{Handle, tls_rustls::RustlsAcceptor};
 use shuntyard_protocol::{InstanceId, api::NewToken};
 use shuntyard_script::Launcher;
 use shuntyard_store::{Database, Instance, Options, Store};
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::{App, Pokes, Shared},
     config::Config,
+    connections::{self, Connections, limited},
     dispatch::{self, Classes},
     env::Env,
     expiry,
@@ -231,10 +232,14 @@ async fn serve(
     let router = http::router(Arc::clone(app));
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
     let handle = Handle::new();
-    let (serving, tls) = (handle.clone(), app.config.tls.clone());
-    match tls {
+    let config = &app.config.http;
+    let patience = Duration::from_secs(config.head_timeout_secs);
+    let connections = Connections::new(config.connections_max);
+    let server = axum_server::from_tcp(listener).context("serve")?.handle(handle.clone());
+    let server = limited(server, patience);
+    match &app.config.tls {
         None => {
-            let server = axum_server::from_tcp(listener).context("serve")?.handle(serving);
+            let server = server.acceptor(connections);
             app.tasks.spawn("http", async move {
                 if let Err(error) = server.serve(service).await {
                     tracing::error!(%error, "http server ended");
@@ -242,16 +247,8 @@ async fn serve(
             });
         }
         Some(tls) => {
-            let config =
-                RustlsConfig::from_pem_file(&tls.cert, &tls.key).await.with_context(|| {
-                    format!(
-                        "read the certificate {} and key {}",
-                        tls.cert.display(),
-                        tls.key.display()
-                    )
-                })?;
-            let server =
-                axum_server::from_tcp_rustls(listener, config).context("serve")?.handle(serving);
+            let tls = RustlsAcceptor::new(connections::tls(tls).await?).acceptor(connections);
+            let server = server.acceptor(tls);
             app.tasks.spawn("https", async move {
                 if let Err(error) = server.serve(service).await {
                     tracing::error!(%error, "https server ended");

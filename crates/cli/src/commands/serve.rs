@@ -16,6 +16,10 @@ use crate::{
 
 pub(crate) async fn run(args: Serve) -> Result {
     let config = config(&args).map_err(|error| Failure::Usage(format!("{error:#}")))?;
+    if !args.with_agent {
+        // With an agent, commands of users would inherit it.
+        shuntyard_server::raise_open_files();
+    }
     let mut server = Server::start(config, false).await?;
     if args.with_agent {
         server.start_agent(LocalAgent { slots: args.slots, run_as: args.run_as }).await?;

@@ -7,16 +7,19 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use anyhow::Context;
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use shuntyard_core::apply::Answer;
+use shuntyard_core::apply::{Answer, Fact};
 use shuntyard_protocol::{
     AgentId,
     agent::{AttemptId, AttemptKey, FromAgent, ToAgent},
-    frame,
+    frame::{self, FRAME_BYTES_MAX, FrameError},
 };
 use shuntyard_store::{LogAnswer, StoreError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
-use super::meaning::{self, About, Ask, Reply, Sender};
+use super::{
+    meaning::{self, About, Ask, Reply, Sender},
+    outgoing::Outgoing,
+};
 use crate::{
     app::App,
     starts::{Start, Wanted},
@@ -24,8 +27,12 @@ use crate::{
 
 /// Facts and chunks of one link whose commit is awaited; then the link is not read.
 const PENDING_CAPACITY: usize = 256;
+/// And their bytes: one link must not take all the room that the store has for all of them. As much
+/// as sixteen attempts have on their way.
+const PENDING_BYTES: usize = 8 * 1024 * 1024;
 
-type Pending = Pin<Box<dyn Future<Output = Result<Committed, StoreError>> + Send>>;
+/// What becomes of something, and the bytes that it holds until then.
+type Pending = Pin<Box<dyn Future<Output = (usize, Result<Committed, StoreError>)> + Send>>;
 
 /// Something that was committed or refused, or that a start was waiting for.
 pub(super) enum Committed {
@@ -39,17 +46,18 @@ pub(super) enum Committed {
 pub(super) struct Frames {
     app: Arc<App>,
     agent: AgentId,
-    outgoing: mpsc::Sender<Vec<u8>>,
+    outgoing: Outgoing,
     pending: FuturesUnordered<Pending>,
+    pending_bytes: usize,
 }
 
 impl Frames {
-    pub(super) fn new(app: Arc<App>, agent: AgentId, outgoing: mpsc::Sender<Vec<u8>>) -> Self {
-        Self { app, agent, outgoing, pending: FuturesUnordered::new() }
+    pub(super) fn new(app: Arc<App>, agent: AgentId, outgoing: Outgoing) -> Self {
+        Self { app, agent, outgoing, pending: FuturesUnordered::new(), pending_bytes: 0 }
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.pending.len() < PENDING_CAPACITY
+        self.pending.len() < PENDING_CAPACITY && self.pending_bytes < PENDING_BYTES
     }
 
     pub(super) fn has_pending(&self) -> bool {
@@ -58,37 +66,53 @@ impl Frames {
 
     /// The next answer of the store.
     pub(super) async fn next_reply(&mut self) -> anyhow::Result<Committed> {
-        let reply = self.pending.next().await.context("nothing is pending")?;
+        let (bytes, reply) = self.pending.next().await.context("nothing is pending")?;
+        self.pending_bytes -= bytes;
         // Not knowing whether a batch was committed, the agent must ask again: so it connects again.
         Ok(reply?)
     }
 
-    /// Queues what a frame says.
-    pub(super) async fn take(&mut self, frame: FromAgent, payload: &[u8]) -> anyhow::Result<()> {
+    /// Queues what a frame says. `len`: its own length, which bounds what its parts hold.
+    pub(super) async fn take(
+        &mut self,
+        frame: FromAgent,
+        payload: &[u8],
+        len: usize,
+    ) -> anyhow::Result<()> {
         let asks = {
             let key = |id| self.app.key.attempt_key(id);
             meaning::asks(frame, payload, &self.sender(&key))?
         };
+        let share = len / asks.len().max(1);
         for ask in asks {
             match ask {
                 Ask::Fact(about, fact) => {
                     let answer = self.app.store.enqueue(fact).await?;
-                    self.pending.push(Box::pin(async move {
+                    self.wait(share, async move {
                         Ok(Committed::Fact(about, answer.committed().await?))
-                    }));
+                    });
                 }
                 Ask::Log(chunk) => {
-                    let (id, stream) = (chunk.id, chunk.stream);
+                    let (id, stream, bytes) = (chunk.id, chunk.stream, chunk.bytes.len());
                     let answer = self.app.store.enqueue_log(chunk).await?;
-                    self.pending.push(Box::pin(async move {
+                    self.wait(bytes.max(share), async move {
                         Ok(Committed::Log(id, stream, answer.committed().await?))
-                    }));
+                    });
                 }
                 // Its own wish ends with its link: the next start takes jobs again.
                 Ask::Drain => self.app.agents.set_draining(self.agent, true),
             }
         }
         Ok(())
+    }
+
+    fn wait(
+        &mut self,
+        bytes: usize,
+        answer: impl Future<Output = Result<Committed, StoreError>> + Send + 'static,
+    ) {
+        self.pending_bytes += bytes;
+        self.pending.push(Box::pin(async move { (bytes, answer.await) }));
     }
 
     fn sender<'a>(&'a self, key: &'a dyn Fn(AttemptId) -> AttemptKey) -> Sender<'a> {
@@ -135,9 +159,9 @@ impl Frames {
     async fn want_start(&mut self, id: AttemptId) -> anyhow::Result<()> {
         let (reply, start) = oneshot::channel();
         self.app.starts.send(Wanted { id, reply }).await.context("the server stops")?;
-        self.pending.push(Box::pin(async move {
+        self.wait(0, async move {
             Ok(Committed::Start(id, start.await.map_err(|_| StoreError::Closed)?))
-        }));
+        });
         Ok(())
     }
 
@@ -147,12 +171,28 @@ impl Frames {
             return self.send(&ToAgent::Superseded { id }, b"").await;
         };
         let Start { spec, folder } = *start;
-        self.send(&ToAgent::Start(Box::new(spec)), &folder).await
+        match frame::encode(&ToAgent::Start(Box::new(spec)), &folder) {
+            Ok(bytes) => Ok(self.outgoing.send(bytes).await?),
+            Err(FrameError::TooLong { bytes }) => self.too_long(id, bytes).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What a job needs fits into no frame, whoever is asked: its jobs' outputs, its event. So this
+    /// attempt comes to nothing, and after some of them the job fails with the reason.
+    async fn too_long(&mut self, id: AttemptId, bytes: usize) -> anyhow::Result<()> {
+        let reason = format!(
+            "what the job needs to start has {bytes} bytes, with the outputs of the jobs before it; \
+             that is above the limit of {FRAME_BYTES_MAX}"
+        );
+        self.app.store.submit(Fact::Abandoned { id, agent: self.agent, reason }).await?;
+        self.freed(id);
+        self.send(&ToAgent::Superseded { id, finish: false }, b"").await
     }
 
     async fn send(&mut self, frame: &ToAgent, payload: &[u8]) -> anyhow::Result<()> {
         let bytes = frame::encode(frame, payload)?;
         // The writer cuts off an agent that does not read, which ends this wait.
-        self.outgoing.send(bytes).await.context("the link is closing")
+        Ok(self.outgoing.send(bytes).await?)
     }
 }

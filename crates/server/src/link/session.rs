@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use axum::{
+    Extension,
     extract::{
         State, WebSocketUpgrade,
         ws::{Message, WebSocket},
@@ -24,16 +25,18 @@ use shuntyard_protocol::{
     frame,
 };
 use shuntyard_store::{CancelWanted, HeldAttempt};
-use tokio::{sync::mpsc, time};
+use tokio::time;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    OUTGOING_CAPACITY, Session,
+    Session,
     frames::Frames,
     handshake::{self, Admitted},
+    outgoing::{Outgoing, Queue},
 };
 use crate::{
     app::App,
+    connections::Peer,
     dispatch,
     http::error::{ApiResult, too_many},
     secrets::sha256,
@@ -43,9 +46,13 @@ use crate::{
 const AUTH_TIMEOUT: Duration = Duration::from_secs(15);
 /// Links whose handshake has not ended.
 const UNAUTHENTICATED_MAX: usize = 256;
+/// Bytes that come before an agent is known: its hello, with every attempt that it holds.
+const HELLO_BYTES_MAX: u64 = 512 * 1024;
 /// Nothing was heard for this long, pongs included: the link is dead.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
 const PING_PERIOD: Duration = Duration::from_secs(15);
+/// What each link keeps ready to read into, even while nothing comes.
+const READ_BUFFER_BYTES: usize = 8 * 1024;
 /// An agent that does not take a frame within this is cut off.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -74,29 +81,33 @@ impl Drop for Place {
 /// `GET /api/v1/agent/link`
 pub(crate) async fn upgrade(
     State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
     upgrade: WebSocketUpgrade,
 ) -> ApiResult<Response> {
     let busy = || too_many("too many agents connect at once; try again");
     let place = app.handshakes.enter().ok_or_else(busy)?;
+    let Extension(peer) = peer.unwrap_or_default();
+    peer.may_send(HELLO_BYTES_MAX);
     let upgrade = upgrade
         .max_message_size(frame::FRAME_BYTES_MAX)
         .max_frame_size(frame::FRAME_BYTES_MAX)
-        .read_buffer_size(16 * 1024)
+        .read_buffer_size(READ_BUFFER_BYTES)
         .write_buffer_size(0);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        if let Err(error) = serve(app, socket, place).await {
+        if let Err(error) = serve(app, socket, peer, place).await {
             tracing::info!(error = format!("{error:#}"), "agent link closed");
         }
     }))
 }
 
-async fn serve(app: Arc<App>, socket: WebSocket, place: Place) -> anyhow::Result<()> {
+async fn serve(app: Arc<App>, socket: WebSocket, peer: Peer, place: Place) -> anyhow::Result<()> {
     let (mut sink, mut stream) = socket.split();
     let hello = time::timeout(AUTH_TIMEOUT, greet(&app, &mut sink, &mut stream));
     let (hello, admitted) = hello.await.context("handshake took too long")??;
     drop(place);
+    peer.trust();
     let agent = admitted.agent.id;
-    let (outgoing, queue) = mpsc::channel(OUTGOING_CAPACITY);
+    let (outgoing, queue) = Outgoing::new();
     let close = CancellationToken::new();
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     let welcome = welcome(&app, &admitted, &hello).await?;
@@ -228,7 +239,7 @@ async fn read(
                 match message? {
                     Message::Binary(bytes) => {
                         let (header, payload) = frame::decode(&bytes)?;
-                        frames.take(header, payload).await?;
+                        frames.take(header, payload, bytes.len()).await?;
                     }
                     Message::Close(_) => return Ok(()),
                     Message::Text(_) => bail!("frames are binary"),
@@ -245,11 +256,11 @@ async fn read(
     }
 }
 
-async fn write(sink: &mut Sink, mut queue: mpsc::Receiver<Vec<u8>>) -> anyhow::Result<()> {
+async fn write(sink: &mut Sink, mut queue: Queue) -> anyhow::Result<()> {
     let mut pings = time::interval(PING_PERIOD);
     loop {
         let message = tokio::select! {
-            frame = queue.recv() => match frame {
+            frame = queue.next() => match frame {
                 Some(frame) => Message::Binary(frame.into()),
                 None => return Ok(()),
             },
@@ -258,7 +269,7 @@ async fn write(sink: &mut Sink, mut queue: mpsc::Receiver<Vec<u8>>) -> anyhow::R
         // What queued up meanwhile goes out with one flush.
         let batch = async {
             sink.feed(message).await?;
-            while let Ok(frame) = queue.try_recv() {
+            while let Some(frame) = queue.waiting() {
                 sink.feed(Message::Binary(frame.into())).await?;
             }
             sink.flush().await

@@ -68,7 +68,7 @@ pub(crate) fn normalise(
         "push" => push(serde_json::from_slice(body).context("push payload")?),
         "pull_request" => {
             let event = serde_json::from_slice(body).context("pull_request payload")?;
-            Ok(pull_request(event, source, forks))
+            pull_request(event, source, forks)
         }
         "ping" => Ok(ignored("ping: the webhook works")),
         other => Ok(ignored(format!("event '{other}' starts nothing"))),
@@ -79,7 +79,12 @@ fn push(push: Push) -> anyhow::Result<Meaning> {
     if push.deleted || is_null(&push.after) {
         return Ok(ignored(format!("{} was deleted", push.ref_name)));
     }
-    let base = if is_null(&push.before) { Base::New } else { Base::Before(push.before) };
+    let base = if is_null(&push.before) {
+        Base::New
+    } else {
+        crate::git::check_commit(&push.before)?;
+        Base::Before(push.before)
+    };
     let kind = if let Some(branch) = push.ref_name.strip_prefix("refs/heads/") {
         Kind::Push { branch: branch.to_owned() }
     } else if let Some(tag) = push.ref_name.strip_prefix("refs/tags/") {
@@ -96,21 +101,24 @@ fn push(push: Push) -> anyhow::Result<Meaning> {
     })))
 }
 
-fn pull_request(event: PullRequestEvent, source: &str, forks: Forks) -> Meaning {
+fn pull_request(event: PullRequestEvent, source: &str, forks: Forks) -> anyhow::Result<Meaning> {
     let Pull { title, head, base } = event.pull_request;
     let fork = match (&head.repo, &base.repo) {
         (Some(head), Some(base)) => head.id != base.id,
         (None, _) | (_, None) => true,
     };
     if fork && forks == Forks::Ignore {
-        return ignored(format!(
+        return Ok(ignored(format!(
             "fork: pull request {} comes from another repository; to run it, and with it the code of \
              strangers on your agents: shunt admin source set {source} --forks run",
             event.number
-        ));
+        )));
     }
     if event.action == "closed" {
-        return ignored("the pull request was closed");
+        return Ok(ignored("the pull request was closed"));
+    }
+    for commit in [&head.sha, &base.sha] {
+        crate::git::check_commit(commit)?;
     }
     let pull_request = PullRequest {
         number: event.number,
@@ -120,13 +128,13 @@ fn pull_request(event: PullRequestEvent, source: &str, forks: Forks) -> Meaning 
         source: head.branch,
         fork,
     };
-    Meaning::Event(Box::new(Incoming {
+    Ok(Meaning::Event(Box::new(Incoming {
         // The head of a fork is only reachable by the pull request's own ref.
         ref_name: Some(format!("refs/pull/{}/head", event.number)),
         kind: Kind::PullRequest(pull_request),
         commit: Some(head.sha),
         base: Base::Target(base.sha),
-    }))
+    })))
 }
 
 #[cfg(test)]

@@ -18,8 +18,10 @@ use crate::{
 pub(crate) const PG_WRITERS: usize = 4;
 /// Facts and chunks that may wait for one writer; more wait with their senders.
 const QUEUE_CAPACITY: usize = 2 * BATCH_MAX;
-/// Log bytes that may wait for all writers.
-const LOG_BYTES_CAPACITY: usize = 64 * 1024 * 1024;
+/// Bytes of logs and of heavy facts that may wait for all writers.
+const BYTES_CAPACITY: usize = 64 * 1024 * 1024;
+/// Below this a fact is not counted: a renewal must never wait behind somebody's log.
+const LIGHT_BYTES: usize = 16 * 1024;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -39,7 +41,7 @@ impl<T> Pending<T> {
 
 /// Something to commit, and whom to tell.
 pub(crate) enum Queued {
-    Fact(Fact, Reply<Answer>),
+    Fact(Fact, Reply<Answer>, Option<OwnedSemaphorePermit>),
     Log(LogAppend, Reply<LogAnswer>, OwnedSemaphorePermit),
 }
 
@@ -47,25 +49,29 @@ pub(crate) enum Queued {
 #[derive(Clone)]
 pub(crate) struct Handles {
     queues: Arc<[mpsc::Sender<Queued>]>,
-    log_bytes: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
 }
 
 impl Handles {
     pub(crate) fn new(count: usize) -> (Self, Vec<mpsc::Receiver<Queued>>) {
         let (queues, receivers): (Vec<_>, Vec<_>) =
             (0..count).map(|_| mpsc::channel(QUEUE_CAPACITY)).unzip();
-        let log_bytes = Arc::new(Semaphore::new(LOG_BYTES_CAPACITY));
-        (Self { queues: queues.into(), log_bytes }, receivers)
+        let bytes = Arc::new(Semaphore::new(BYTES_CAPACITY));
+        (Self { queues: queues.into(), bytes }, receivers)
     }
 
     pub(crate) async fn enqueue(&self, fact: Fact) -> Result<Pending<Answer>, StoreError> {
+        let permit = match fact.weight() {
+            ..LIGHT_BYTES => None,
+            weight => Some(self.room_for(weight).await?),
+        };
         let (reply, answer) = oneshot::channel();
         let queue = self.queue(match fact.subject() {
             Subject::Attempt(id) => id.job.uuid(),
             Subject::Job(job) => job.uuid(),
             Subject::Run(run) => run.uuid(),
         });
-        queue.send(Queued::Fact(fact, reply)).await.map_err(|_| StoreError::Closed)?;
+        queue.send(Queued::Fact(fact, reply, permit)).await.map_err(|_| StoreError::Closed)?;
         Ok(Pending(answer))
     }
 
@@ -78,13 +84,18 @@ impl Handles {
             drop(reply.send(Ok(LogAnswer::Failed { reason })));
             return Ok(Pending(answer));
         }
-        let bytes = u32::try_from(chunk.bytes.len()).expect("a chunk is shorter than 4 GiB");
-        let permit = self.log_bytes.clone().acquire_many_owned(bytes).await;
-        let permit = permit.map_err(|_| StoreError::Closed)?;
+        let permit = self.room_for(chunk.bytes.len()).await?;
         let (reply, answer) = oneshot::channel();
         let queue = self.queue(chunk.id.job.uuid());
         queue.send(Queued::Log(chunk, reply, permit)).await.map_err(|_| StoreError::Closed)?;
         Ok(Pending(answer))
+    }
+
+    /// Waits until so many bytes more may wait. What is more than all that may is alone.
+    async fn room_for(&self, bytes: usize) -> Result<OwnedSemaphorePermit, StoreError> {
+        let bytes = u32::try_from(bytes.min(BYTES_CAPACITY)).expect("64 MiB");
+        let permit = self.bytes.clone().acquire_many_owned(bytes).await;
+        permit.map_err(|_| StoreError::Closed)
     }
 
     fn queue(&self, id: Uuid) -> &mpsc::Sender<Queued> {
@@ -125,9 +136,10 @@ impl Writer {
             let mut replies = Replies::default();
             for item in queued.drain(..) {
                 match item {
-                    Queued::Fact(fact, reply) => {
+                    Queued::Fact(fact, reply, permit) => {
                         batch.facts.push(fact);
                         replies.facts.push(reply);
+                        replies.permits.extend(permit);
                     }
                     Queued::Log(chunk, reply, permit) => {
                         batch.logs.push(chunk);
@@ -181,5 +193,45 @@ fn chain(error: &StoreError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use shuntyard_protocol::{
+        JobId, Timestamp,
+        agent::{AttemptFact, AttemptId, End},
+    };
+
+    use super::*;
+
+    fn ended(outputs: usize) -> Fact {
+        let end = End {
+            at: Timestamp(0),
+            outcome: shuntyard_protocol::Outcome::Success,
+            reason: None,
+            outputs: Some(serde_json::Value::String("x".repeat(outputs))),
+            ends: std::collections::BTreeMap::new(),
+            torn: Vec::new(),
+        };
+        let id = AttemptId { job: JobId::mint(Timestamp(0), [0; 10]), attempt: 1 };
+        Fact::Attempt { id, key_hash: [0; 32], seq: 1, fact: AttemptFact::Ended(end) }
+    }
+
+    #[tokio::test]
+    async fn heavy_facts_wait_for_room_and_light_ones_never_do() {
+        let (handles, mut queues) = Handles::new(1);
+        let quarter = ended(BYTES_CAPACITY / 4 - size_of::<serde_json::Value>());
+        for _ in 0..4 {
+            handles.enqueue(quarter.clone()).await.unwrap();
+        }
+        handles.enqueue(ended(LIGHT_BYTES / 2)).await.unwrap();
+        let mut more = Box::pin(handles.enqueue(ended(LIGHT_BYTES)));
+        let mut once = Context::from_waker(Waker::noop());
+        assert!(more.as_mut().poll(&mut once).is_pending());
+        drop(queues[0].recv().await.unwrap());
+        more.await.unwrap();
     }
 }
