@@ -11,6 +11,13 @@ use shuntyard_protocol::plan::{Axes, Matrix};
 
 use crate::limits::MATRIX_JOBS_MAX;
 
+/// Most combinations before `exclude`, which may bring a large product below the limit of jobs.
+const PRODUCT_MAX: usize = 16 * MATRIX_JOBS_MAX;
+/// Most memory that combinations may take, in bytes, about: long values are copied into each.
+const EXPANSION_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What a value takes besides its text.
+const CELL_BYTES: usize = 80;
+
 /// Why a matrix cannot be expanded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MatrixError {
@@ -20,6 +27,8 @@ pub enum MatrixError {
     Empty,
     #[error("matrix has {count} jobs, above the limit of {MATRIX_JOBS_MAX}")]
     TooMany { count: usize },
+    #[error("matrix has values that are too long: expanded it takes more than 16 MiB")]
+    TooLong,
     #[error("matrix value {value} of '{axis}' must be a string, a number or a boolean")]
     NotScalar { axis: String, value: String },
     #[error("include and exclude need named axes; this matrix is a plain list")]
@@ -68,6 +77,7 @@ fn list(values: &[Value], matrix: &Matrix) -> Result<Vec<Row>, MatrixError> {
 
 fn product(axes: &[(String, Vec<Value>)]) -> Result<Vec<Row>, MatrixError> {
     let mut rows = vec![Row::new()];
+    let mut row_bytes = 0;
     for (axis, values) in axes {
         if values.is_empty() {
             return Err(MatrixError::EmptyAxis { axis: axis.clone() });
@@ -75,8 +85,12 @@ fn product(axes: &[(String, Vec<Value>)]) -> Result<Vec<Row>, MatrixError> {
         // Excludes may still bring a large product below the limit; one that is hopelessly large
         // must not be built at all.
         let count = rows.len().saturating_mul(values.len());
-        if count > MATRIX_JOBS_MAX * MATRIX_JOBS_MAX {
+        if count > PRODUCT_MAX {
             return Err(MatrixError::TooMany { count });
+        }
+        row_bytes += values.iter().map(|value| cell_bytes(axis, value)).max().unwrap_or(0);
+        if count.saturating_mul(row_bytes) > EXPANSION_BYTES_MAX {
+            return Err(MatrixError::TooLong);
         }
         let mut next = Vec::with_capacity(count);
         for row in &rows {
@@ -101,6 +115,11 @@ fn scalar(axis: &str, value: &Value) -> Result<Value, MatrixError> {
     }
 }
 
+/// About what a value takes in a combination.
+fn cell_bytes(key: &str, value: &Value) -> usize {
+    CELL_BYTES + key.len() + value.as_str().map_or(0, str::len)
+}
+
 fn get<'a>(row: &'a Row, key: &str) -> Option<&'a Value> {
     row.iter().find(|(name, _)| name == key).map(|(_, value)| value)
 }
@@ -115,9 +134,19 @@ fn include(
     axes: &[(String, Vec<Value>)],
 ) -> Result<(), MatrixError> {
     let original = rows.len();
+    // Entries only add.
+    if original > MATRIX_JOBS_MAX {
+        return Err(MatrixError::TooMany { count: original });
+    }
+    let mut bytes = 0;
     for entry in entries {
         for (key, value) in entry {
             scalar(key, value)?;
+        }
+        let entry_bytes: usize = entry.iter().map(|(key, value)| cell_bytes(key, value)).sum();
+        bytes += entry_bytes * original.max(1);
+        if bytes > EXPANSION_BYTES_MAX {
+            return Err(MatrixError::TooLong);
         }
         let is_axis = |key: &str| axes.iter().any(|(axis, _)| axis == key);
         let mut extended = false;
@@ -237,6 +266,37 @@ mod tests {
         assert_eq!(expand(&above), Err(MatrixError::TooMany { count: 257 }));
         let huge = matrix(&[("a", values(1000)), ("b", values(1000))], json!([]), json!([]));
         assert_eq!(expand(&huge), Err(MatrixError::TooMany { count: 1_000_000 }));
+    }
+
+    #[test]
+    fn product_max_combinations_may_be_excluded_from_and_one_axis_more_may_not() {
+        let values = |n: usize| json!((0..n).collect::<Vec<_>>());
+        let few = json!((2..PRODUCT_MAX / 16).map(|b| json!({"b": b})).collect::<Vec<_>>());
+        let product = |a: usize| {
+            let axes = [("a", values(a)), ("b", values(PRODUCT_MAX / 16))];
+            expand(&matrix(&axes, json!([]), few.clone())).map(|rows| rows.len())
+        };
+        assert_eq!(product(16), Ok(32));
+        assert_eq!(product(17), Err(MatrixError::TooMany { count: PRODUCT_MAX / 16 * 17 }));
+    }
+
+    #[test]
+    fn combinations_take_expansion_bytes_max_and_no_more() {
+        let values = json!((0..256).collect::<Vec<_>>());
+        let each = EXPANSION_BYTES_MAX / 256 - 2 * (CELL_BYTES + 1);
+        let long = |len: usize| {
+            let axes = [("n", values.clone()), ("l", json!(["x".repeat(len)]))];
+            expand(&matrix(&axes, json!([]), json!([]))).map(|rows| rows.len())
+        };
+        assert_eq!(long(each), Ok(256));
+        assert_eq!(long(each + 1), Err(MatrixError::TooLong));
+        let each = EXPANSION_BYTES_MAX / 256 - CELL_BYTES - 1;
+        let entry = |len: usize| {
+            let entries = json!([{"l": "x".repeat(len)}]);
+            expand(&matrix(&[("n", values.clone())], entries, json!([]))).map(|rows| rows.len())
+        };
+        assert_eq!(entry(each), Ok(256));
+        assert_eq!(entry(each + 1), Err(MatrixError::TooLong));
     }
 
     #[test]

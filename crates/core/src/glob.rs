@@ -9,6 +9,9 @@ use globset::{GlobBuilder, GlobMatcher};
 /// Most patterns of one list.
 pub const PATTERNS_MAX: usize = 10_000;
 
+/// Longest text of one list, in bytes: compiled, a pattern takes hundreds of times its text.
+pub const PATTERNS_BYTES_MAX: usize = 512 * 1024;
+
 /// A pattern that is not a glob.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GlobError {
@@ -16,6 +19,8 @@ pub enum GlobError {
     Syntax { pattern: String, reason: String },
     #[error("{count} patterns are above the limit of {PATTERNS_MAX}")]
     TooMany { count: usize },
+    #[error("patterns of {bytes} bytes are above the limit of {PATTERNS_BYTES_MAX}")]
+    TooLong { bytes: usize },
 }
 
 /// A compiled list. A pattern whose literal beginning differs from the text's costs one comparison,
@@ -41,6 +46,10 @@ impl Patterns {
     pub fn new<S: AsRef<str>>(patterns: &[S]) -> Result<Self, GlobError> {
         if patterns.len() > PATTERNS_MAX {
             return Err(GlobError::TooMany { count: patterns.len() });
+        }
+        let bytes = patterns.iter().map(|pattern| pattern.as_ref().len()).sum();
+        if bytes > PATTERNS_BYTES_MAX {
+            return Err(GlobError::TooLong { bytes });
         }
         let rules = patterns.iter().rev().map(|pattern| rule(pattern.as_ref()));
         let rules = rules.collect::<Result<Vec<_>, _>>()?;
@@ -117,6 +126,15 @@ mod tests {
         assert_eq!(selected, 10_000);
         let one_more = [patterns, vec!["x".to_owned()]].concat();
         assert_eq!(Patterns::new(&one_more).unwrap_err(), GlobError::TooMany { count: 10_001 });
+    }
+
+    #[test]
+    fn patterns_of_patterns_bytes_max_bytes_are_compiled_and_no_more() {
+        let long = ["a".repeat(PATTERNS_BYTES_MAX / 2), "b".repeat(PATTERNS_BYTES_MAX / 2)];
+        assert!(Patterns::new(&long).is_ok());
+        let longer = [long[0].as_str(), long[1].as_str(), "c"];
+        let bytes = PATTERNS_BYTES_MAX + 1;
+        assert_eq!(Patterns::new(&longer).unwrap_err(), GlobError::TooLong { bytes });
     }
 
     #[test]

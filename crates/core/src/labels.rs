@@ -3,11 +3,18 @@
 use std::collections::BTreeSet;
 
 use globset::{GlobBuilder, GlobMatcher};
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use shuntyard_protocol::plan::{RunsOn, Selector};
 
 /// Prefixes that only Shuntyard itself may set.
 pub const RESERVED: [&str; 2] = ["shunt:", "kici:"];
+
+/// Most selectors of one `runsOn`.
+pub const SELECTORS_MAX: usize = 256;
+/// Longest selector, in bytes.
+pub const SELECTOR_BYTES_MAX: usize = 4096;
+/// Memory of one compiled regular expression.
+const REGEX_BYTES_MAX: usize = 1024 * 1024;
 
 /// Short names for the labels that every agent carries.
 const ALIASES: [(&str, &str); 5] = [
@@ -28,6 +35,8 @@ pub enum LabelError {
     Malformed { label: String },
     #[error("selector '{text}' is not a {kind}: {reason}")]
     Selector { kind: &'static str, text: String, reason: String },
+    #[error("{count} selectors are above the limit of {SELECTORS_MAX}")]
+    TooMany { count: usize },
     #[error("'{text}' is both asked for and excluded")]
     Contradiction { text: String },
 }
@@ -74,6 +83,12 @@ impl Condition {
             text: text.to_owned(),
             reason,
         };
+        let all = text(selector);
+        if all.len() > SELECTOR_BYTES_MAX {
+            let start = &all[..all.floor_char_boundary(80)];
+            let reason = format!("it has more than {SELECTOR_BYTES_MAX} bytes");
+            return Err(broken("selector", start, reason));
+        }
         match selector {
             Selector::Exact(text) => {
                 let alias = ALIASES.iter().find(|(short, _)| short == text);
@@ -85,13 +100,16 @@ impl Condition {
                     .map_err(|error| broken("glob", text, error.kind().to_string()))?;
                 Ok(Self::Glob(glob.compile_matcher()))
             }
-            Selector::Regex(text) => Regex::new(text).map(Self::Pattern).map_err(|error| {
-                broken(
-                    "regular expression of the linear engine (no look-around, no back-references)",
-                    text,
-                    error.to_string(),
-                )
-            }),
+            Selector::Regex(text) => {
+                let regex = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).build();
+                regex.map(Self::Pattern).map_err(|error| {
+                    broken(
+                        "regular expression of the linear engine (no look-around, no back-references)",
+                        text,
+                        error.to_string(),
+                    )
+                })
+            }
         }
     }
 
@@ -113,6 +131,10 @@ pub struct Requirement {
 
 impl Requirement {
     pub fn new(runs_on: &RunsOn) -> Result<Self, LabelError> {
+        let count = runs_on.labels.len() + runs_on.exclude.len();
+        if count > SELECTORS_MAX {
+            return Err(LabelError::TooMany { count });
+        }
         if let Some(both) = runs_on.labels.iter().find(|s| runs_on.exclude.contains(s)) {
             return Err(LabelError::Contradiction { text: text(both).to_owned() });
         }
@@ -194,6 +216,38 @@ mod tests {
             Requirement::new(&both).unwrap_err().to_string(),
             "'a' is both asked for and excluded"
         );
+    }
+
+    #[test]
+    fn selectors_max_selectors_are_compiled_and_no_more() {
+        let ask = |labels: usize, exclude: usize| {
+            let many = |n, p| (0..n).map(|i| Selector::Exact(format!("{p}{i}"))).collect();
+            Requirement::new(&RunsOn { labels: many(labels, "l"), exclude: many(exclude, "e") })
+        };
+        assert!(ask(SELECTORS_MAX - 1, 1).is_ok());
+        let error = LabelError::TooMany { count: SELECTORS_MAX + 1 };
+        assert_eq!(ask(SELECTORS_MAX, 1).err(), Some(error));
+    }
+
+    #[test]
+    fn a_selector_above_selector_bytes_max_is_refused() {
+        for (bytes, fits) in [(SELECTOR_BYTES_MAX, true), (SELECTOR_BYTES_MAX + 1, false)] {
+            for selector in [Selector::Exact, Selector::Glob, Selector::Regex] {
+                let labels = vec![selector("x".repeat(bytes))];
+                assert_eq!(Requirement::new(&RunsOn { labels, exclude: vec![] }).is_ok(), fits);
+            }
+        }
+    }
+
+    #[test]
+    fn a_regular_expression_above_regex_bytes_max_is_refused() {
+        let ask = |times: usize| {
+            let labels = vec![Selector::Regex(format!("^a{{{times}}}$"))];
+            Requirement::new(&RunsOn { labels, exclude: vec![] }).is_ok()
+        };
+        // The size of the automaton is the library's own count; it is about 30 bytes for a letter.
+        let fits = (1..).map(|n| n * 1000).take_while(|&times| ask(times)).last().unwrap();
+        assert!((REGEX_BYTES_MAX / 100..REGEX_BYTES_MAX / 8).contains(&fits), "{fits}");
     }
 
     #[test]

@@ -20,6 +20,9 @@ use crate::{
     schedule,
 };
 
+/// Most faults that are told; what is behind them is not looked at.
+pub const FAULTS_MAX: usize = 100;
+
 /// What is wrong with a plan, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {message}")]
@@ -41,6 +44,9 @@ pub fn check(plan: &Plan) -> Vec<Fault> {
     }
     let mut names = BTreeSet::new();
     for workflow in &plan.workflows {
+        if faults.full() {
+            break;
+        }
         let place = format!("{}, workflow '{}'", workflow.file, workflow.name);
         if !names.insert(workflow.name.as_str()) {
             faults.add(&place, "another workflow has the same name");
@@ -54,7 +60,14 @@ pub fn check(plan: &Plan) -> Vec<Fault> {
 struct Faults(Vec<Fault>);
 
 impl Faults {
+    fn full(&self) -> bool {
+        self.0.len() >= FAULTS_MAX
+    }
+
     fn add(&mut self, place: &str, message: impl Into<String>) {
+        if self.full() {
+            return;
+        }
         self.0.push(Fault { place: place.to_owned(), message: message.into() });
     }
 
@@ -90,6 +103,9 @@ impl Faults {
         }
         let mut names = BTreeSet::new();
         for job in &workflow.jobs {
+            if self.full() {
+                return;
+            }
             let place = format!("{}, job '{}'", workflow.file, job.name);
             if !names.insert(job.name.as_str()) {
                 self.add(&place, "another job has the same name");
@@ -257,6 +273,17 @@ mod tests {
         };
         assert_eq!(wide(RUN_JOBS_MAX), 0);
         assert_eq!(wide(RUN_JOBS_MAX + 1), 1);
+    }
+
+    #[test]
+    fn faults_max_faults_are_told() {
+        let broken = |n: usize| {
+            let steps = (0..n).map(|i| Step { name: format!("\n{i}"), ..Step::default() });
+            faults(|job| job.steps = steps.collect()).len()
+        };
+        assert_eq!(broken(FAULTS_MAX - 1), FAULTS_MAX - 1);
+        assert_eq!(broken(FAULTS_MAX), FAULTS_MAX);
+        assert_eq!(broken(FAULTS_MAX + 1), FAULTS_MAX);
     }
 
     #[test]
