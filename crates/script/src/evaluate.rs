@@ -231,3 +231,17 @@ async fn read_up_to(source: impl AsyncRead + Unpin, limit: u64) -> io::Result<Ve
     source.take(limit).read_to_end(&mut bytes).await?;
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn stderr_bytes_max_bytes_of_complaints_are_kept() {
+        let most = usize::try_from(STDERR_BYTES_MAX).unwrap();
+        for (said, kept) in [(most - 1, most - 1), (most, most), (most + 1, most)] {
+            let said = vec![b'x'; said];
+            assert_eq!(read_up_to(&said[..], STDERR_BYTES_MAX).await.unwrap().len(), kept);
+        }
+    }
+}

@@ -128,6 +128,16 @@ mod tests {
     }
 
     #[test]
+    fn an_excerpt_shows_excerpt_chars_max_characters_of_a_line() {
+        for (chars, shown) in
+            [(EXCERPT_CHARS_MAX, EXCERPT_CHARS_MAX), (EXCERPT_CHARS_MAX + 1, EXCERPT_CHARS_MAX)]
+        {
+            let fault = Fault::at("a.ts", &"ü".repeat(chars), (1, 1), "x");
+            assert_eq!(fault.place.unwrap().excerpt.chars().count(), shown);
+        }
+    }
+
+    #[test]
     fn the_nearest_word_is_near() {
         assert_eq!(nearest("neds", ["name", "needs", "matrix"]), Some("needs"));
         assert_eq!(nearest("timeOut", ["timeout"]), Some("timeout"));

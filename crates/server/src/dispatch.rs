@@ -87,12 +87,10 @@ async fn round(app: &App) -> anyhow::Result<bool> {
     groups.remove(&BTreeSet::new());
     let mut offered = false;
     for (able, classes) in groups {
-        let of_group = rooms.iter().filter(|room| able.contains(&room.agent));
-        let free = of_group.map(|room| room.free).sum::<usize>().min(CLAIM_MAX);
-        if free == 0 {
+        let limit = room_of(&rooms, &able);
+        if limit == 0 {
             continue;
         }
-        let limit = u32::try_from(free).expect("it is at most CLAIM_MAX");
         let now = app.env.now();
         let until = now + app.config.timers.offer;
         let claimed = app.store.claim(&classes, limit, app.instance, until, now).await?;
@@ -102,6 +100,13 @@ async fn round(app: &App) -> anyhow::Result<bool> {
         }
     }
     Ok(offered)
+}
+
+/// Jobs that these agents can take at once, in one claim.
+fn room_of(rooms: &[Room], able: &BTreeSet<AgentId>) -> u32 {
+    let of_group = rooms.iter().filter(|room| able.contains(&room.agent));
+    let free = of_group.map(|room| room.free).sum::<usize>().min(CLAIM_MAX);
+    u32::try_from(free).expect("it is at most CLAIM_MAX")
 }
 
 async fn offer(
@@ -160,7 +165,18 @@ mod tests {
     }
 
     #[test]
-    fn claim_max_fits_a_claim() {
-        assert!(u32::try_from(CLAIM_MAX).is_ok());
+    fn one_claim_takes_claim_max_jobs_and_no_more() {
+        let agent = |n: u8| AgentId::mint(shuntyard_protocol::Timestamp(0), [n; 10]);
+        let room = |n: u8, free: usize| Room {
+            agent: agent(n),
+            org: "default".to_owned(),
+            labels: BTreeSet::new(),
+            free,
+        };
+        let both = BTreeSet::from([agent(1), agent(2)]);
+        let free = |second| room_of(&[room(1, CLAIM_MAX - 1), room(2, second), room(3, 9)], &both);
+        assert_eq!(free(0) as usize, CLAIM_MAX - 1);
+        assert_eq!(free(1) as usize, CLAIM_MAX);
+        assert_eq!(free(2) as usize, CLAIM_MAX);
     }
 }

@@ -36,7 +36,7 @@ use crate::{
 pub(crate) const MANUAL: &str = "manual";
 
 /// Deliveries taken at once.
-const BATCH_MAX: u32 = 16;
+const BATCH_ROWS: u32 = 16;
 /// Another coordinator may take a delivery after this.
 const LEASE: Duration = Duration::from_mins(15);
 /// Tries before a delivery is given up.
@@ -57,8 +57,8 @@ enum Done {
 /// Takes what is due, once. True: there may be more.
 async fn batch(app: &App) -> anyhow::Result<bool> {
     let now = app.env.now();
-    let due = app.store.lease_deliveries(app.instance, BATCH_MAX, LEASE, now).await?;
-    let full = due.len() == BATCH_MAX as usize;
+    let due = app.store.lease_deliveries(app.instance, BATCH_ROWS, LEASE, now).await?;
+    let full = due.len() == BATCH_ROWS as usize;
     let mut by_source: BTreeMap<SourceId, Vec<Delivery>> = BTreeMap::new();
     for delivery in due {
         by_source.entry(delivery.source_id).or_default().push(delivery);
@@ -89,18 +89,24 @@ async fn process(app: &App, delivery: &Delivery) -> anyhow::Result<()> {
         }
         Ok(Done::Ignored(reason)) => ("ignored", reason),
         Ok(Done::Refused(reason)) => ("failed", reason),
-        Err(error) if delivery.tries < TRIES_MAX => {
+        Err(error) => {
             let error = format!("{error:#}");
-            tracing::warn!(delivery = %delivery.id, error, "delivery will be tried again");
-            let wait = RETRY_BASE * 4u32.pow(delivery.tries.saturating_sub(1));
-            app.store.retry_delivery(delivery.id, now + wait, &error).await?;
-            return Ok(());
+            if let Some(wait) = wait_after(delivery.tries) {
+                tracing::warn!(delivery = %delivery.id, error, "delivery will be tried again");
+                app.store.retry_delivery(delivery.id, now + wait, &error).await?;
+                return Ok(());
+            }
+            ("failed", error)
         }
-        Err(error) => ("failed", format!("{error:#}")),
     };
     tracing::info!(delivery = %delivery.id, state, outcome, "delivery ended");
     app.store.finish_delivery(delivery.id, state, &outcome, None, now).await?;
     Ok(())
+}
+
+/// How long to wait after so many tries that failed. None: it is given up.
+fn wait_after(tries: u32) -> Option<Duration> {
+    (tries < TRIES_MAX).then(|| RETRY_BASE * 4u32.pow(tries.saturating_sub(1)))
 }
 
 async fn handle(app: &App, delivery: &Delivery) -> anyhow::Result<Done> {
@@ -362,5 +368,18 @@ fn retry(job: &Job) -> Retry {
             Retry { max_tries: retry.max_attempts, on: set(&rules::RETRY_ON_DEFAULT) }
         }
         Some(retry) => Retry { max_tries: retry.max_attempts, on: set(&retry.on) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_is_given_up_after_tries_max_tries() {
+        assert_eq!(wait_after(1), Some(RETRY_BASE));
+        assert_eq!(wait_after(2), Some(RETRY_BASE * 4));
+        assert!(wait_after(TRIES_MAX - 1).is_some());
+        assert_eq!(wait_after(TRIES_MAX), None);
     }
 }

@@ -86,6 +86,7 @@ conformance![
     placement::orgs_share_by_weight_and_priority_rules_within,
     placement::age_lifts_a_job,
     placement::a_claim_finds_the_oldest_of_every_class,
+    placement::one_claim_takes_so_many_jobs,
     placement::a_refused_job_keeps_its_place,
     placement::claims_at_the_same_time_share_the_queue,
     people::a_source_is_known_by_its_name,

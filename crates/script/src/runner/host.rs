@@ -163,8 +163,25 @@ impl Host {
     }
 
     pub(super) fn failed(&self, step: u32, message: &str, exit_code: Option<i32>) {
-        let end = message.floor_char_boundary(ERROR_BYTES_MAX);
-        let error = StepError { message: message[..end].to_owned(), exit_code };
+        let error = StepError { message: cut(message).to_owned(), exit_code };
         self.send(&FromRunner::Done(StepDone { step, error: Some(error), outputs: None }), &[]);
+    }
+}
+
+/// As much of a message as is told.
+fn cut(message: &str) -> &str {
+    &message[..message.floor_char_boundary(ERROR_BYTES_MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_bytes_max_bytes_of_a_message_are_told() {
+        assert_eq!(cut(&"x".repeat(ERROR_BYTES_MAX)).len(), ERROR_BYTES_MAX);
+        assert_eq!(cut(&"x".repeat(ERROR_BYTES_MAX + 1)).len(), ERROR_BYTES_MAX);
+        let odd = format!("{}ü", "x".repeat(ERROR_BYTES_MAX - 1));
+        assert_eq!(cut(&odd).len(), ERROR_BYTES_MAX - 1, "a character stays whole");
     }
 }

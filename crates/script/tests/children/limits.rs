@@ -202,8 +202,10 @@ fn plans_are_bounded_at_every_edge() {
             repeat("job({ run: sh('x') })", count)
         )
     };
+    // JOBS_MAX
     edge(jobs, 1000, "\"jobs\" holds 1 to 1000 jobs, got 1001");
     let steps = |count| one_job(&format!("{{ steps: {} }}", repeat("sh('x')", count)));
+    // STEPS_MAX
     edge(steps, 1000, "\"steps\" holds 1 to 1000 steps, got 1001");
     // AXIS_VALUES_MAX
     let axis = |count| one_job(&format!("{{ run: sh('x'), matrix: {} }}", repeat("i", count)));
@@ -211,8 +213,15 @@ fn plans_are_bounded_at_every_edge() {
     // COMMAND_BYTES_MAX
     let command = |bytes| one_job(&format!("{{ run: sh('x'.repeat({bytes})) }}"));
     edge(command, 65_536, "a command has 1 to 65536 bytes");
+    // TRIES_MAX
     let tries = |count| one_job(&format!("{{ run: sh('x'), retry: {count} }}"));
     edge(tries, 100, "\"retry\" is a whole number from 1 to 100, got 101");
+    // NAME_CHARS_MAX
+    let name = |chars: usize| {
+        let name = "ü".repeat(chars);
+        format!("export default workflow('w', {{ jobs: [job('{name}', {{ run: sh('x') }})] }});")
+    };
+    edge(name, 100, "has 1 to 100 characters, this one has 101");
     let priority = |value| one_job(&format!("{{ run: sh('x'), priority: {value} }}"));
     edge(priority, 100, "\"priority\" is a whole number from -100 to 100, got 101");
     // CHECKOUT_DEPTH_MAX

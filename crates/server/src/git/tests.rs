@@ -125,3 +125,17 @@ fn more_than_changed_files_max_are_not_known() {
     assert!(matches!(changed_files(&names(CHANGED_FILES_MAX)), Changed::Files(_)));
     assert!(matches!(changed_files(&names(CHANGED_FILES_MAX + 1)), Changed::Unknown(_)));
 }
+
+#[tokio::test]
+async fn a_command_may_print_output_bytes_max_bytes_and_no_more() {
+    let f = Fixture::new();
+    let mirror = f.git.open(f.source).await.unwrap();
+    let mut bytes = vec![b'x'; usize::try_from(OUTPUT_BYTES_MAX).unwrap()];
+    for fits in [true, false] {
+        let blob = run(Place::Bare(&mirror), ["hash-object", "-w", "--stdin"], &bytes).await;
+        let blob = String::from_utf8(blob.unwrap()).unwrap();
+        let printed = git(Place::Bare(&mirror), ["cat-file", "blob", blob.trim()]).await;
+        assert_eq!(printed.is_ok(), fits, "{} bytes", bytes.len());
+        bytes.push(b'x');
+    }
+}

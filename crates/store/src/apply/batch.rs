@@ -153,13 +153,25 @@ async fn commit_whole(
     let mut tries = 1;
     loop {
         match commit_once(inner, batch, now).await {
-            Err(error) if tries < TRIES_MAX && error.is_conflict() => {}
-            Err(error) if tries < TRIES_MAX && error.is_disconnect() => {
-                time::sleep(RECONNECT * tries).await;
-            }
+            Err(error) => match wait_after(tries, &error) {
+                Some(Duration::ZERO) => {}
+                Some(wait) => time::sleep(wait).await,
+                None => return Err(error),
+            },
             result => return result,
         }
         tries += 1;
+    }
+}
+
+/// How long to wait before a batch that failed so often is tried again. None: not at all.
+fn wait_after(tries: u32, error: &StoreError) -> Option<Duration> {
+    if tries >= TRIES_MAX {
+        None
+    } else if error.is_conflict() {
+        Some(Duration::ZERO)
+    } else {
+        error.is_disconnect().then_some(RECONNECT * tries)
     }
 }
 
@@ -214,5 +226,19 @@ fn change(decision: &Decision, logs: &[LogAppend], answers: &[LogAnswer]) -> Cha
         logs: ends.into_iter().map(|((id, stream), to)| (id, stream, to)).collect(),
         ended: touched.over.iter().copied().collect(),
         deliveries: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_whose_connection_breaks_is_tried_tries_max_times() {
+        let broken = StoreError::Sql { operation: "test", source: sqlx::Error::WorkerCrashed };
+        assert_eq!(wait_after(1, &broken), Some(RECONNECT));
+        assert_eq!(wait_after(TRIES_MAX - 1, &broken), Some(RECONNECT * (TRIES_MAX - 1)));
+        assert_eq!(wait_after(TRIES_MAX, &broken), None);
+        assert_eq!(wait_after(1, &StoreError::Closed), None);
     }
 }

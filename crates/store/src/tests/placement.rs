@@ -7,6 +7,7 @@ use shuntyard_protocol::{
 };
 
 use super::world::{World, agent};
+use crate::claim::CLAIM_MAX;
 
 pub(super) async fn orgs_share_by_weight_and_priority_rules_within(w: &World) {
     let jobs = |names: &[(&str, i32)]| {
@@ -26,6 +27,14 @@ pub(super) async fn orgs_share_by_weight_and_priority_rules_within(w: &World) {
     assert!(rest[..2].contains(&"a1".to_owned()) && rest[..2].contains(&"b2".to_owned()));
     assert_eq!(rest[2..], ["a3", "a4"]);
     assert_eq!(w.claim(9).await, []);
+}
+
+pub(super) async fn one_claim_takes_so_many_jobs(w: &World) {
+    let most = usize::try_from(CLAIM_MAX).unwrap();
+    let jobs = (0..=most).map(|n| w.new_job(&format!("j{n}"), &[])).collect();
+    w.create("default", jobs).await;
+    assert_eq!(w.claim(CLAIM_MAX + 1).await.len(), most);
+    assert_eq!(w.claim(CLAIM_MAX + 1).await.len(), 1);
 }
 
 pub(super) async fn age_lifts_a_job(w: &World) {
