@@ -3,4 +3,5 @@
 pub mod bench;
 pub mod chaos;
 pub mod forge;
+pub mod fuzz;
 pub mod world;
