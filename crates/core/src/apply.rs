@@ -17,10 +17,11 @@ use shuntyard_protocol::{
     agent::{AttemptFact, AttemptId},
 };
 
-use crate::state::Illegal;
+use crate::{gate::Place, state::Illegal};
 
 mod attempt;
 mod cancel;
+mod gates;
 mod graph;
 mod model;
 mod placement;
@@ -119,6 +120,16 @@ pub enum Fact {
         job: JobId,
         reason: String,
     },
+    /// Whoever waited longest at a gate gets a slot; the gate is locked.
+    Admitted {
+        place: Place,
+    },
+    /// Somebody waited longer at a gate than it may.
+    WaitExpired {
+        place: Place,
+        reason: String,
+        by: String,
+    },
 }
 
 /// What a fact is about, and so what must be loaded for it.
@@ -145,6 +156,10 @@ impl Fact {
             | Self::Lost { id, .. } => Subject::Attempt(*id),
             Self::CancelJob { job, .. } | Self::QueueExpired { job, .. } => Subject::Job(*job),
             Self::CancelRun { run, .. } => Subject::Run(*run),
+            Self::Admitted { place } | Self::WaitExpired { place, .. } => match place {
+                Place::Run(run) => Subject::Run(*run),
+                Place::Job(job) => Subject::Job(*job),
+            },
         }
     }
 

@@ -59,7 +59,7 @@ enum Mark {
 }
 
 /// The first cycle, its first node repeated at the end. Iterative: a chain may be thousands long.
-fn cycle(upstream: &[Vec<usize>]) -> Option<Vec<usize>> {
+pub(crate) fn cycle(upstream: &[Vec<usize>]) -> Option<Vec<usize>> {
     let mut marks = vec![Mark::New; upstream.len()];
     for root in 0..upstream.len() {
         if marks[root] != Mark::New {

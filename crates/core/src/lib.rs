@@ -7,6 +7,7 @@
 pub mod apply;
 pub mod event;
 pub mod fanout;
+pub mod gate;
 pub mod glob;
 pub mod graph;
 pub mod labels;

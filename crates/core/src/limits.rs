@@ -21,6 +21,8 @@ pub const TIMEOUT_MAX: Duration = Duration::from_hours(24 * 24);
 pub const PRIORITY_RANGE: std::ops::RangeInclusive<i32> = -100..=100;
 /// Most tries of a job or step.
 pub const TRIES_MAX: u32 = 100;
+/// Most slots of a concurrency group.
+pub const GROUP_SLOTS_MAX: u32 = 1000;
 /// Time limit of a job that sets none.
 pub const JOB_TIMEOUT_DEFAULT: Duration = Duration::from_hours(6);
 /// Time between SIGTERM and the kill at a cancel, for a job that sets none.

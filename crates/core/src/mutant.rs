@@ -40,10 +40,14 @@ pub enum Mutant {
     TrimUnacked,
     /// A delivery is ended apart from the creation of its runs.
     EndDeliveryApart,
+    /// A gate lets everybody through who finds nobody waiting.
+    OverfillGate,
+    /// Whoever leaves a gate wakes nobody.
+    ForgetWake,
 }
 
 impl Mutant {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::DropFence,
         Self::LeaseFromAnswer,
         Self::AckBeforeCommit,
@@ -61,6 +65,8 @@ impl Mutant {
         Self::ForgetResend,
         Self::TrimUnacked,
         Self::EndDeliveryApart,
+        Self::OverfillGate,
+        Self::ForgetWake,
     ];
 }
 

@@ -1,21 +1,22 @@
 //! What must hold of a plan before anything runs, and the jobs that a workflow becomes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use shuntyard_protocol::{
     Outcome,
-    plan::{Job, Plan, StepRetry, Trigger, Workflow},
+    plan::{Concurrency, Job, Plan, StepRetry, Trigger, Workflow},
 };
 
 use crate::{
     fanout::{self, MatrixError},
+    gate::SHARED_PREFIX,
     glob::Patterns,
     graph,
     labels::Requirement,
     limits::{
-        JOB_STEPS_MAX, NAME_CHARS_MAX, PLAN_WORKFLOWS_MAX, PRIORITY_RANGE, RUN_JOBS_MAX,
-        TIMEOUT_MAX, TRIES_MAX,
+        GROUP_SLOTS_MAX, JOB_STEPS_MAX, NAME_CHARS_MAX, PLAN_WORKFLOWS_MAX, PRIORITY_RANGE,
+        RUN_JOBS_MAX, TIMEOUT_MAX, TRIES_MAX,
     },
     schedule,
 };
@@ -53,6 +54,7 @@ pub fn check(plan: &Plan) -> Vec<Fault> {
         }
         faults.workflow(&place, workflow);
     }
+    faults.groups(&plan.workflows);
     faults.0
 }
 
@@ -95,6 +97,7 @@ impl Faults {
     fn workflow(&mut self, place: &str, workflow: &Workflow) {
         self.name(place, &workflow.name);
         self.timeout(place, workflow.timeout_ms);
+        self.concurrency(place, workflow.concurrency.as_ref());
         for trigger in &workflow.on {
             self.trigger(place, trigger);
         }
@@ -120,6 +123,44 @@ impl Faults {
         }
     }
 
+    fn concurrency(&mut self, place: &str, concurrency: Option<&Concurrency>) {
+        let Some(Concurrency { group, max, .. }) = concurrency else { return };
+        let place = format!("{place}, concurrency group '{group}'");
+        self.name(&place, group.strip_prefix(SHARED_PREFIX).unwrap_or(group));
+        if !(1..=GROUP_SLOTS_MAX).contains(max) {
+            self.add(&place, format!("max must be 1 to {GROUP_SLOTS_MAX}"));
+        }
+    }
+
+    /// A run that holds a slot of one group while its jobs wait for another's must never wait for
+    /// itself, be it through others: then none of them would ever go on.
+    fn groups(&mut self, workflows: &[Workflow]) {
+        let mut names: Vec<&str> = Vec::new();
+        let mut index = BTreeMap::new();
+        let mut waits: Vec<Vec<usize>> = Vec::new();
+        for workflow in workflows {
+            let Some(own) = &workflow.concurrency else { continue };
+            let of_jobs = workflow.jobs.iter().filter_map(|job| job.concurrency.as_ref());
+            for group in [own].into_iter().chain(of_jobs) {
+                index.entry(group.group.as_str()).or_insert_with(|| {
+                    names.push(&group.group);
+                    waits.push(Vec::new());
+                    names.len() - 1
+                });
+            }
+            let jobs = workflow.jobs.iter().filter_map(|job| job.concurrency.as_ref());
+            waits[index[own.group.as_str()]].extend(jobs.map(|group| index[group.group.as_str()]));
+        }
+        if let Some(circle) = graph::cycle(&waits) {
+            let circle: Vec<_> = circle.into_iter().map(|n| format!("'{}'", names[n])).collect();
+            let message = format!(
+                "runs that hold a slot of one concurrency group wait for the next one: {}",
+                circle.join(" → ")
+            );
+            self.add("plan", message);
+        }
+    }
+
     fn trigger(&mut self, place: &str, trigger: &Trigger) {
         let lists: &[&[String]] = match trigger {
             Trigger::Push { branches, tags, paths } => &[branches, tags, paths],
@@ -139,6 +180,7 @@ impl Faults {
     fn job(&mut self, place: &str, job: &Job) {
         self.name(place, &job.name);
         self.timeout(place, job.timeout_ms);
+        self.concurrency(place, job.concurrency.as_ref());
         if let Some(runs_on) = &job.runs_on {
             self.note(place, Requirement::new(runs_on));
         }
@@ -251,6 +293,47 @@ mod tests {
         let steps = |n| (0..n).map(|i| Step { name: format!("s{i}"), ..Step::default() }).collect();
         assert!(faults(|job| job.steps = steps(JOB_STEPS_MAX)).is_empty());
         assert_eq!(faults(|job| job.steps = steps(JOB_STEPS_MAX + 1)).len(), 1);
+    }
+
+    #[test]
+    fn a_concurrency_group_has_a_name_and_slots() {
+        let group = |name: &str, max| {
+            faults(|job| {
+                job.concurrency =
+                    Some(Concurrency { group: name.to_owned(), cancel_in_progress: false, max });
+            })
+        };
+        assert!(group("deploy", GROUP_SLOTS_MAX).is_empty());
+        assert!(group(&format!("org:{}", "x".repeat(NAME_CHARS_MAX)), 1).is_empty());
+        assert_eq!(
+            group("deploy", GROUP_SLOTS_MAX + 1),
+            ["ci.ts, job 'build', concurrency group 'deploy': max must be 1 to 1000"]
+        );
+        assert_eq!(group("deploy", 0).len(), 1);
+        assert_eq!(group("org:", 1).len(), 1);
+    }
+
+    #[test]
+    fn groups_that_wait_for_each_other_in_a_circle_are_a_fault() {
+        let group = |name: &str| {
+            Some(Concurrency { group: name.to_owned(), cancel_in_progress: false, max: 1 })
+        };
+        let with = |groups: &[(&str, &str)]| {
+            let mut all = plan(|_| {});
+            let one = all.workflows[0].clone();
+            all.workflows.clear();
+            for (n, (own, of_job)) in groups.iter().enumerate() {
+                let mut workflow = Workflow { name: format!("w{n}"), ..one.clone() };
+                workflow.concurrency = group(own);
+                workflow.jobs[0].concurrency = group(of_job);
+                all.workflows.push(workflow);
+            }
+            check(&all).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert!(with(&[("a", "b"), ("c", "b"), ("b", "d")]).is_empty());
+        let why = "plan: runs that hold a slot of one concurrency group wait for the next one";
+        assert_eq!(with(&[("a", "a")]), [format!("{why}: 'a' → 'a'")]);
+        assert_eq!(with(&[("a", "b"), ("b", "a")]), [format!("{why}: 'a' → 'b' → 'a'")]);
     }
 
     #[test]

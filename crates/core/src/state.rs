@@ -35,11 +35,13 @@ pub enum RunState {
     Ended(Outcome),
 }
 
-/// A job: `blocked → queued → offered → starting → running → ended`.
+/// A job: `blocked → (held) → queued → offered → starting → running → ended`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobState {
     /// Waits for upstream jobs.
     Blocked,
+    /// Ready; waits at a gate.
+    Held,
     /// Ready; waits for an agent.
     Queued,
     /// An agent was asked.
@@ -122,6 +124,7 @@ impl JobState {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Blocked => "blocked",
+            Self::Held => "held",
             Self::Queued => "queued",
             Self::Offered => "offered",
             Self::Starting => "starting",
@@ -134,6 +137,7 @@ impl JobState {
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "blocked" => Self::Blocked,
+            "held" => Self::Held,
             "queued" => Self::Queued,
             "offered" => Self::Offered,
             "starting" => Self::Starting,
@@ -156,6 +160,7 @@ impl JobState {
         match self {
             Self::Ended(outcome) => Some(outcome),
             Self::Blocked
+            | Self::Held
             | Self::Queued
             | Self::Offered
             | Self::Starting
@@ -170,7 +175,8 @@ impl JobState {
     /// [`Illegal`] when the machine has no such move.
     pub fn to(self, next: Self) -> Result<Self, Illegal> {
         let allowed = match self {
-            Self::Blocked => matches!(next, Self::Queued | Self::Ended(_)),
+            Self::Blocked => matches!(next, Self::Held | Self::Queued | Self::Ended(_)),
+            Self::Held => matches!(next, Self::Queued | Self::Ended(_)),
             Self::Queued => matches!(next, Self::Offered | Self::Ended(_)),
             Self::Offered => matches!(next, Self::Queued | Self::Starting | Self::Ended(_)),
             Self::Starting => matches!(next, Self::Queued | Self::Running | Self::Ended(_)),

@@ -71,6 +71,9 @@ api! {
         /// Why it ran.
         #[serde(default)]
         pub why: String,
+        /// Why nothing of it starts: it waits for a slot.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub waiting: Option<String>,
         /// In the order of the plan.
         pub jobs: Vec<Job>,
     }
@@ -83,9 +86,9 @@ api! {
         pub name: String,
         /// Name with the values of its matrix.
         pub title: String,
-        /// blocked, queued, offered, starting, running, recovering, or the outcome.
+        /// blocked, held, queued, offered, starting, running, recovering, or the outcome.
         pub state: String,
-        /// Why it did not succeed, or was skipped.
+        /// Why it did not succeed, was skipped, or is held.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub reason: Option<String>,
         /// Number of the current placement; 0 before the first.
@@ -277,13 +280,15 @@ api! {
         pub created_at: Timestamp,
     }
 
-    /// A job that waits.
+    /// A job that waits for an agent, or a run or job that waits for a slot.
     pub struct QueueItem {
-        pub job: JobId,
+        /// Absent: the whole run waits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub job: Option<JobId>,
         pub run: RunId,
         pub title: String,
         pub since: Timestamp,
-        /// Jobs that go before it.
+        /// Those that go before it.
         pub ahead: u64,
         pub priority: i32,
         /// Why it is waiting.

@@ -43,7 +43,23 @@ pub struct Workflow {
     /// Limit for the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// The whole run waits for a slot, and keeps it until it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
     pub jobs: Vec<Job>,
+}
+
+/// A concurrency group and how its members get along.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Concurrency {
+    /// Belongs to the repository; `org:` before the name shares it within the org.
+    pub group: String,
+    /// A newcomer cancels the older members that it has no room beside.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cancel_in_progress: bool,
+    /// Members at the same time.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub max: u32,
 }
 
 /// What starts a run. Patterns are globs, evaluated in order; `!p` takes away.
@@ -104,6 +120,9 @@ pub struct Job {
     pub grace_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<JobRetry>,
+    /// Each instance of the job waits for a slot once it is ready, and keeps it until it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub continue_on_error: bool,
     /// −100…100; higher goes first within an org.
@@ -260,6 +279,15 @@ pub struct StepRetry {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_one(value: &u32) -> bool {
+    *value == 1
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]

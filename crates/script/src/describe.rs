@@ -8,6 +8,7 @@
     reason = "an author may write anything; each place takes some kinds and refuses the rest"
 )]
 
+mod concurrency;
 mod duration;
 mod job;
 mod matrix;

@@ -53,6 +53,8 @@ pub struct Pokes {
     pub inbox: Poke,
     /// A job became ready, or an agent has room.
     pub dispatch: Poke,
+    /// Somebody left a gate, or has to make room there.
+    pub gates: Poke,
     /// Local sources should be looked at.
     pub watch: Poke,
 }

@@ -21,6 +21,9 @@ const BATCH_ROWS: u32 = 500;
 /// A job that waited longer ends.
 const QUEUE_TIMEOUT: Duration = Duration::from_hours(24);
 
+/// Whoever waited longer for a slot is cancelled.
+const WAIT_TIMEOUT: Duration = Duration::from_hours(1);
+
 /// One tick of the reconciler. The facts are checked again where they are applied, so a look that
 /// is late or doubled changes nothing.
 pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
@@ -55,12 +58,16 @@ pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
 
 /// From when on things are overdue, seen at `now`.
 pub fn look(timers: &Timers, now: Timestamp) -> Overdue {
-    Overdue { renewed_before: now - timers.overdue, queued_before: Some(now - QUEUE_TIMEOUT) }
+    Overdue {
+        renewed_before: now - timers.overdue,
+        queued_before: Some(now - QUEUE_TIMEOUT),
+        waits_before: Some(now - WAIT_TIMEOUT),
+    }
 }
 
 /// What it means that something's time has come.
 pub fn fact(due: &Due, overdue: Overdue) -> Fact {
-    match *due {
+    match due.clone() {
         Due::Offer { id } => Fact::OfferExpired { id, agent: None },
         Due::Start { id, .. } => Fact::StartExpired { id },
         Due::Renewal { id, .. } => Fact::Overdue { id, renewed_before: overdue.renewed_before },
@@ -74,6 +81,15 @@ pub fn fact(due: &Due, overdue: Overdue) -> Fact {
             force: false,
             reason: format!("timed out: it took longer than {} s", timeout_ms / 1000),
             by: "the workflow's timeout".to_owned(),
+        },
+        Due::Wait { place, group, holders } => Fact::WaitExpired {
+            place,
+            reason: format!(
+                "waited {} min for concurrency group '{group}', held by {}",
+                WAIT_TIMEOUT.as_secs() / 60,
+                holders.join(", ")
+            ),
+            by: "the limit of waiting".to_owned(),
         },
         Due::Queue { job, .. } => Fact::QueueExpired {
             job,

@@ -14,6 +14,7 @@ pub(crate) async fn forward(app: Shared, mut changes: Receiver<Change>) {
             Err(RecvError::Lagged(_)) => {
                 app.pokes.dispatch.poke();
                 app.pokes.inbox.poke();
+                app.pokes.gates.poke();
             }
             Err(RecvError::Closed) => return,
         }
@@ -26,6 +27,9 @@ async fn pass_on(app: &Shared, change: &Change) {
     }
     if change.deliveries {
         app.pokes.inbox.poke();
+    }
+    if change.gates {
+        app.pokes.gates.poke();
     }
     for &id in &change.ended {
         if app.agents.ended(id) {

@@ -337,6 +337,7 @@ fn new_run(
                 retry: retry(job),
                 continue_on_error: job.continue_on_error,
                 needs: job.needs.clone(),
+                concurrency: job.concurrency.clone(),
             });
         }
     }
@@ -347,6 +348,7 @@ fn new_run(
         plan_key: Some(plan_key.to_owned()),
         env: workflow.env.clone(),
         timeout_ms: workflow.timeout_ms,
+        concurrency: workflow.concurrency.clone(),
         jobs,
     })
 }

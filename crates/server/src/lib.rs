@@ -9,6 +9,7 @@ mod connections;
 mod dispatch;
 pub mod env;
 mod expiry;
+mod gates;
 pub mod git;
 mod hints;
 pub mod http;
@@ -29,6 +30,7 @@ mod watch;
 pub mod parts {
     pub use crate::{
         expiry::{fact, look, withdrawn},
+        gates::turn,
         link::meaning::{About, Ask, Breach, Reply, Sender, asks, key_hash, log_reply, replies},
         source::asked_for,
     };

@@ -22,7 +22,7 @@ use crate::{
     connections::{self, Connections, limited},
     dispatch::{self, Classes},
     env::Env,
-    expiry,
+    expiry, gates,
     git::Git,
     hints, http,
     http::{auth::EVERY_ORG, hooks::Unverified},
@@ -271,6 +271,9 @@ fn spawn_reconcilers(app: &Shared) {
     });
     reconcile("dispatch", POLL_PERIOD, &app.pokes.dispatch, |app| {
         Box::pin(async move { dispatch::tick(&app).await })
+    });
+    reconcile("gates", gates::PERIOD, &app.pokes.gates, |app| {
+        Box::pin(async move { gates::tick(&app).await })
     });
     reconcile("expiry", expiry::PERIOD, &Poke::default(), |app| {
         Box::pin(async move { expiry::tick(&app).await })

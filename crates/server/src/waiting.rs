@@ -1,28 +1,89 @@
 //! Why is my job waiting?
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use shuntyard_core::labels::{Requirement, text};
-use shuntyard_protocol::{api::QueueItem, plan::RunsOn};
-use shuntyard_store::QueuedJob;
+use shuntyard_core::{
+    gate::Place,
+    labels::{Requirement, text},
+};
+use shuntyard_protocol::{RunId, api::QueueItem, plan::RunsOn};
+use shuntyard_store::{PlaceInfo, QueuedJob};
 
 use crate::{app::App, dispatch};
 
-/// The queue of an org, in order, with the reason for each.
+/// Holders of a gate that a reason names; more are counted.
+const HOLDERS_MAX: usize = 5;
+
+/// The queue of an org, in order, with the reason for each; then who waits at gates.
 pub(crate) async fn queue(
     app: &App,
     org: Option<&str>,
     limit: u32,
 ) -> anyhow::Result<Vec<QueueItem>> {
     let queued = app.store.queue(org, limit, app.env.now()).await?;
-    Ok(queued.iter().map(|job| item(app, job)).collect())
+    let mut items: Vec<QueueItem> = queued.iter().map(|job| item(app, job)).collect();
+    let places = app.store.places(org).await?;
+    let room = usize::try_from(limit)?.saturating_sub(items.len());
+    let waiting = places.iter().filter(|place| !place.holding);
+    items.extend(waiting.take(room).map(|place| gate_item(place, &places)));
+    Ok(items)
+}
+
+fn gate_item(place: &PlaceInfo, places: &[PlaceInfo]) -> QueueItem {
+    let title = place.title.as_ref().map(|title| format!(": {title}")).unwrap_or_default();
+    QueueItem {
+        job: place.job_id,
+        run: place.run_id,
+        title: format!("{}{title}", place.workflow),
+        since: place.created_at,
+        ahead: before(place, places) as u64,
+        priority: 0,
+        waiting: at_gate(place, places),
+    }
+}
+
+/// Why a run, and jobs of it, wait at gates.
+pub(crate) async fn at_gates(app: &App, run: RunId) -> anyhow::Result<BTreeMap<Place, String>> {
+    let places = app.store.places_beside(run).await?;
+    let own = places.iter().filter(|place| place.run_id == run && !place.holding);
+    Ok(own.map(|place| (place.place(), at_gate(place, &places))).collect())
+}
+
+/// Those who wait at the same gate and go first.
+fn before(place: &PlaceInfo, places: &[PlaceInfo]) -> usize {
+    let waiting = places.iter().filter(|other| other.gate_id == place.gate_id && !other.holding);
+    waiting.take_while(|other| other.place() != place.place()).count()
+}
+
+/// The group, its slots, who holds them, and how many go first.
+fn at_gate(place: &PlaceInfo, places: &[PlaceInfo]) -> String {
+    let holders = places.iter().filter(|other| other.gate_id == place.gate_id && other.holding);
+    let mut names: Vec<String> = holders.map(PlaceInfo::who).collect();
+    let held_by = match names.len() {
+        0 => "it is about to go on".to_owned(),
+        n if n > HOLDERS_MAX => {
+            names.truncate(HOLDERS_MAX);
+            format!("held by {} and {} more", names.join(", "), n - HOLDERS_MAX)
+        }
+        _ => format!("held by {}", names.join(", ")),
+    };
+    let slots = if place.slots == 1 { "slot" } else { "slots" };
+    let first = match before(place, places) {
+        0 => String::new(),
+        1 => "; 1 waits before it".to_owned(),
+        n => format!("; {n} wait before it"),
+    };
+    format!(
+        "waits for concurrency group '{}' ({} {slots}), {held_by}{first}",
+        place.group_name, place.slots
+    )
 }
 
 fn item(app: &App, job: &QueuedJob) -> QueueItem {
     let agents = app.agents.labels(&job.org);
     QueueItem {
         waiting: reason(&job.runs_on, &job.org, &agents),
-        job: job.job_id,
+        job: Some(job.job_id),
         run: job.run_id,
         title: format!("{}: {}", job.workflow, job.title),
         since: job.queued_at,
@@ -63,7 +124,7 @@ fn reason(runs_on: &RunsOn, org: &str, agents: &[(BTreeSet<String>, bool)]) -> S
 
 #[cfg(test)]
 mod tests {
-    use shuntyard_protocol::plan::Selector;
+    use shuntyard_protocol::{JobId, Timestamp, plan::Selector};
 
     use super::*;
 
@@ -75,6 +136,47 @@ mod tests {
             .map(|(labels, room)| (labels.iter().map(|l| (*l).to_owned()).collect(), *room))
             .collect();
         reason(&runs_on, "default", &agents)
+    }
+
+    fn place(n: u8, holding: bool, title: Option<&str>) -> PlaceInfo {
+        PlaceInfo {
+            gate_id: 1,
+            org: "default".to_owned(),
+            group_name: "deploy".to_owned(),
+            slots: 1,
+            run_id: RunId::mint(Timestamp(1), [n; 10]),
+            job_id: title.map(|_| JobId::mint(Timestamp(1), [n; 10])),
+            holding,
+            created_at: Timestamp(1),
+            workflow: "ci".to_owned(),
+            number: n.into(),
+            title: title.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn who_waits_at_a_gate_hears_who_is_there_before() {
+        let places =
+            [place(1, true, Some("ship")), place(2, false, None), place(3, false, Some("ship"))];
+        assert_eq!(
+            at_gate(&places[1], &places),
+            "waits for concurrency group 'deploy' (1 slot), held by ci #1: ship"
+        );
+        let item = gate_item(&places[2], &places);
+        assert_eq!((item.title.as_str(), item.ahead), ("ci: ship", 1));
+        assert!(item.waiting.ends_with("held by ci #1: ship; 1 waits before it"));
+        assert!(at_gate(&places[1], &places[1..]).ends_with("it is about to go on"));
+    }
+
+    #[test]
+    fn holders_max_bounds_a_reason() {
+        let n = u8::try_from(HOLDERS_MAX).unwrap();
+        let mut places: Vec<_> = (1..=n).map(|n| place(n, true, None)).collect();
+        places.push(place(100, false, None));
+        assert!(at_gate(&places[HOLDERS_MAX], &places).ends_with("ci #4, ci #5"));
+        places.insert(0, place(101, true, None));
+        let why = at_gate(&places[HOLDERS_MAX + 1], &places);
+        assert!(why.ends_with("ci #3, ci #4 and 1 more"), "{why}");
     }
 
     #[test]

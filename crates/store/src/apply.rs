@@ -2,8 +2,9 @@
 
 pub(crate) mod batch;
 pub(crate) mod load;
-mod rows;
+pub(crate) mod rows;
 pub(crate) mod save;
+pub(crate) mod save_gates;
 pub(crate) mod save_queue;
 pub(crate) mod writer;
 

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use shuntyard_core::{
     apply::Retry,
+    gate::Ticket,
     limits::RUN_JOBS_MAX,
     mutant::{self, Mutant},
 };
 use shuntyard_protocol::{
     DeliveryId, EventId, JobId, RunId, SourceId, Timestamp,
-    plan::{Need, RunsOn},
+    plan::{Concurrency, Need, RunsOn},
 };
 
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
     db::{Tx, again, clean, on},
     delivery,
     error::{During, StoreError},
+    gate::{self, Gates},
     seed::{self, JobSeed, RunSeed},
     store::Change,
 };
@@ -52,6 +54,8 @@ pub struct NewRun {
     pub env: BTreeMap<String, String>,
     /// From the run's start until it is cancelled, in milliseconds; absent: as long as it takes.
     pub timeout_ms: Option<u64>,
+    /// The whole run waits for a slot.
+    pub concurrency: Option<Concurrency>,
     /// At least one; their order is kept.
     pub jobs: Vec<NewJob>,
 }
@@ -71,6 +75,8 @@ pub struct NewJob {
     pub retry: Retry,
     pub continue_on_error: bool,
     pub needs: Vec<Need>,
+    /// It waits for a slot once it is ready.
+    pub concurrency: Option<Concurrency>,
 }
 
 /// What came of [`Store::create_runs`].
@@ -88,10 +94,11 @@ row! {
     struct DeliveryState {
         state: String,
         event_id: Option<EventId>,
+        created_at: Timestamp,
     }
 }
 
-pub(crate) const DELIVERY: &str = "select state, event_id from delivery where id = $1";
+pub(crate) const DELIVERY: &str = "select state, event_id, created_at from delivery where id = $1";
 pub(crate) const INSERT_EVENT: &str = "insert into event (id, org, source_id, kind, event_key, \
     ref_name, branch, commit_sha, actor, title, body, created_at) \
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) on conflict do nothing";
@@ -124,8 +131,9 @@ impl Store {
         }
         let created = again!(self.create_once(event, &runs, delivery, queue_max, now))?;
         if created.fresh > 0 {
+            let gates = runs.iter().any(|run| groups(run).next().is_some());
             let runs = created.runs.clone();
-            self.announce(Change { runs, queue_ready: true, ..Change::default() });
+            self.announce(Change { runs, queue_ready: true, gates, ..Change::default() });
         }
         Ok(created)
     }
@@ -139,10 +147,12 @@ impl Store {
         now: Timestamp,
     ) -> Result<Created, StoreError> {
         let mut tx = self.inner.db.begin().await?;
-        let ended = match delivery {
-            Some((id, _)) => ended_delivery(&mut tx, id).await?,
+        let known = match delivery {
+            Some((id, _)) => delivery_state(&mut tx, id).await?,
             None => None,
         };
+        let arrived_at = known.as_ref().map_or(now, |row| row.created_at);
+        let ended = known.filter(|row| row.state != "pending").and_then(|row| row.event_id);
         let id = match ended {
             Some(known) => known,
             None => put_event(&mut tx, event, now).await?,
@@ -151,13 +161,18 @@ impl Store {
             check_depth(&mut tx, &event.org, queue_max, runs).await?;
         }
         let mut created = Created { event: id, runs: Vec::new(), fresh: 0 };
+        let mut fresh = Vec::new();
         for run in runs {
             let known = existing_run(&mut tx, id, &run.workflow).await?;
             created.runs.push(known.unwrap_or(run.id));
-            if known.is_none() && ended.is_none() {
-                seed::insert(&mut tx, seed(event, id, run), now).await?;
-                created.fresh += 1;
-            }
+            fresh.extend((known.is_none() && ended.is_none()).then_some(run));
+        }
+        let groups = fresh.iter().flat_map(|run| groups(run));
+        let mut gates = gate::open(&mut tx, &event.org, event.source, groups, now).await?;
+        for run in fresh {
+            let seed = seed(event, id, run, &gates, arrived_at);
+            seed::insert(&mut tx, seed, &mut gates.locked, now).await?;
+            created.fresh += 1;
         }
         let apart = mutant::on(Mutant::EndDeliveryApart);
         if let (Some((delivery, outcome)), None, false) = (delivery, ended, apart) {
@@ -189,13 +204,16 @@ fn check(run: &NewRun) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The event of a delivery that was ended before.
-async fn ended_delivery(tx: &mut Tx, id: DeliveryId) -> Result<Option<EventId>, StoreError> {
-    let row: Option<DeliveryState> = on!(tx, Db, c => {
+/// The groups that a run and its jobs belong to.
+fn groups(run: &NewRun) -> impl Iterator<Item = &Concurrency> {
+    run.concurrency.iter().chain(run.jobs.iter().filter_map(|job| job.concurrency.as_ref()))
+}
+
+async fn delivery_state(tx: &mut Tx, id: DeliveryId) -> Result<Option<DeliveryState>, StoreError> {
+    on!(tx, Db, c => {
         sqlx::query_as(DELIVERY).bind(id.uuid()).fetch_optional(c).await
     })
-    .during("read a delivery's state")?;
-    Ok(row.filter(|row| row.state != "pending").and_then(|row| row.event_id))
+    .during("read a delivery's state")
 }
 
 /// Stores the event or finds it; either way its row is locked until the commit, so that two that
@@ -252,7 +270,14 @@ async fn existing_run(
     Ok(id.map(RunId::from_uuid))
 }
 
-fn seed(event: &NewEvent, id: EventId, run: &NewRun) -> RunSeed {
+pub(crate) fn seed(
+    event: &NewEvent,
+    id: EventId,
+    run: &NewRun,
+    gates: &Gates,
+    arrived_at: Timestamp,
+) -> RunSeed {
+    let ticket = |group: &Option<Concurrency>| group.as_ref().and_then(|g| gates.ticket(g));
     RunSeed {
         id: run.id,
         org: event.org.clone(),
@@ -268,11 +293,13 @@ fn seed(event: &NewEvent, id: EventId, run: &NewRun) -> RunSeed {
         env: serde_json::to_string(&run.env).expect("texts are JSON"),
         timeout_ms: run.timeout_ms,
         rerun_of: None,
-        jobs: run.jobs.iter().map(job_seed).collect(),
+        ticket: ticket(&run.concurrency),
+        arrived_at,
+        jobs: run.jobs.iter().map(|job| job_seed(job, ticket(&job.concurrency))).collect(),
     }
 }
 
-fn job_seed(job: &NewJob) -> JobSeed {
+fn job_seed(job: &NewJob, ticket: Option<Ticket>) -> JobSeed {
     JobSeed {
         id: job.id,
         name: job.name.clone(),
@@ -288,6 +315,7 @@ fn job_seed(job: &NewJob) -> JobSeed {
             .iter()
             .map(|need| (need.job.clone(), need.when.iter().copied().collect()))
             .collect(),
+        ticket,
         carried: None,
     }
 }

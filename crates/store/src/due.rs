@@ -1,13 +1,13 @@
 //! What is overdue: the reconcilers' only question.
 
-use shuntyard_core::state::AttemptState;
+use shuntyard_core::{gate::Place, state::AttemptState};
 use shuntyard_protocol::{
     AgentId, JobId, RunId, Timestamp,
     agent::{AttemptId, Containment},
 };
 
 use crate::{
-    Store,
+    PlaceInfo, Store,
     column::row,
     db::read,
     error::{During, StoreError},
@@ -32,6 +32,8 @@ pub enum Due {
     },
     /// The run took longer than its workflow allows.
     Run { run: RunId, timeout_ms: u64 },
+    /// Somebody has waited too long for a slot.
+    Wait { place: Place, group: String, holders: Vec<String> },
     /// The job has waited too long for an agent.
     Queue { job: JobId, queued_at: Timestamp },
 }
@@ -43,6 +45,8 @@ pub struct Overdue {
     pub renewed_before: Timestamp,
     /// Jobs that were queued before this have waited too long; absent: none has.
     pub queued_before: Option<Timestamp>,
+    /// Who has waited for a slot since before this has waited too long; absent: nobody has.
+    pub waits_before: Option<Timestamp>,
 }
 
 row! {
@@ -114,6 +118,19 @@ impl Store {
                 jobs.into_iter()
                     .map(|row| Due::Queue { job: row.job_id, queued_at: row.queued_at }),
             );
+        }
+        if let Some(before) = overdue.waits_before {
+            due.extend(self.waits_due(before, limit).await?);
+        }
+        Ok(due)
+    }
+
+    async fn waits_due(&self, before: Timestamp, limit: i64) -> Result<Vec<Due>, StoreError> {
+        let mut due = Vec::new();
+        for place in self.waiting_since(before, limit).await? {
+            let holders = self.holders(place.gate_id).await?;
+            let (group, holders) = (place.group_name.clone(), holders.iter().map(PlaceInfo::who));
+            due.push(Due::Wait { place: place.place(), group, holders: holders.collect() });
         }
         Ok(due)
     }

@@ -17,6 +17,7 @@ mod db;
 mod delivery;
 mod due;
 mod error;
+mod gate;
 mod lease;
 mod log;
 mod outbox;
@@ -45,6 +46,7 @@ pub use create::{Created, NewEvent, NewJob, NewRun};
 pub use delivery::{Delivery, DeliveryHead, Inserted, NewDelivery, REPLAY_WINDOW};
 pub use due::{Due, Overdue};
 pub use error::StoreError;
+pub use gate::{GateTurn, PlaceInfo};
 pub use lease::{Instance, Lease};
 pub use log::{
     CHUNK_BYTES_MAX, CHUNK_MARKS_MAX, INLINE_BYTES_MAX, LogAnswer, LogAppend, LogSlice, LogStream,

@@ -11,9 +11,11 @@ use shuntyard_protocol::{JobId, Outcome, RunId, Timestamp};
 
 use crate::{
     Store,
+    apply::rows,
     column::row,
     db::{Tx, again, on},
     error::{During, StoreError},
+    gate,
     run::{self, EdgeInfo, RunInfo},
     seed::{self, JobSeed, RunSeed},
     store::Change,
@@ -41,6 +43,8 @@ row! {
         retry_max: u32,
         retry_on: OutcomeSet,
         continue_on_error: bool,
+        gate_id: Option<i64>,
+        gate_cancels: bool,
         state: JobState,
         carried_from: Option<JobId>,
     }
@@ -114,7 +118,10 @@ impl Store {
         if !seed::is_open(&jobs) {
             return Err(invalid("nothing of it would run again"));
         }
-        seed::insert(&mut tx, run_seed(run, new_id, jobs), now).await?;
+        let of_jobs = jobs.iter().filter_map(|job| job.ticket);
+        let gates = of_jobs.map(|ticket| ticket.gate).chain(run.gate_id).collect();
+        let mut gates = gate::lock(&mut tx, &gates).await?;
+        seed::insert(&mut tx, run_seed(run, new_id, jobs, now), &mut gates, now).await?;
         tx.commit().await?;
         Ok((Rerun { run: new_id, again, carried }, true))
     }
@@ -185,10 +192,12 @@ fn job_seed(
         priority: job.priority,
         retry: Retry { max_tries: job.retry_max, on: job.retry_on },
         continue_on_error: job.continue_on_error,
+        ticket: rows::ticket(job.gate_id, job.gate_cancels),
     }
 }
 
-fn run_seed(run: RunInfo, id: RunId, jobs: Vec<JobSeed>) -> RunSeed {
+/// At gates it stands behind whoever came before it was asked for.
+fn run_seed(run: RunInfo, id: RunId, jobs: Vec<JobSeed>, now: Timestamp) -> RunSeed {
     RunSeed {
         id,
         org: run.org,
@@ -204,6 +213,8 @@ fn run_seed(run: RunInfo, id: RunId, jobs: Vec<JobSeed>) -> RunSeed {
         env: Value::from_iter(run.env).to_string(),
         timeout_ms: run.timeout_ms,
         rerun_of: Some(run.id),
+        ticket: rows::ticket(run.gate_id, run.gate_cancels),
+        arrived_at: now,
         jobs,
     }
 }

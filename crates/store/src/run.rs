@@ -42,6 +42,11 @@ row! {
         /// The workflow's variables.
         pub env: BTreeMap<String, String>,
         pub rerun_of: Option<RunId>,
+        /// The gate that the whole run passes.
+        pub gate_id: Option<i64>,
+        pub gate_cancels: bool,
+        /// It waits there.
+        pub held: bool,
         /// Grows with every change of the run or its jobs, except that an agent is asked.
         pub revision: u64,
         pub state: RunState,
@@ -111,6 +116,8 @@ row! {
         pub try_no: u32,
         pub waiting_for: u32,
         pub refused: Vec<AgentId>,
+        /// The gate that it passes once it is ready.
+        pub gate_id: Option<i64>,
         pub cancel_force: Option<bool>,
         pub cancel_reason: Option<String>,
         pub cancel_by: Option<String>,

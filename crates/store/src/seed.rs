@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shuntyard_core::{
     apply::{Counts, Retry},
+    gate::{Gate, GateId, Ticket},
     state::{JobState, OutcomeSet, RunState},
 };
 use shuntyard_protocol::{EventId, JobId, Outcome, RunId, SourceId, Timestamp};
 use sqlx::QueryBuilder;
 
 use crate::{
-    apply::{portions, save_queue},
+    apply::{portions, save_gates, save_queue},
     db::{Tx, on},
     error::{During, StoreError},
 };
@@ -30,6 +31,9 @@ pub(crate) struct RunSeed {
     pub(crate) env: String,
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) rerun_of: Option<RunId>,
+    pub(crate) ticket: Option<Ticket>,
+    /// Its turn at gates.
+    pub(crate) arrived_at: Timestamp,
     pub(crate) jobs: Vec<JobSeed>,
 }
 
@@ -45,6 +49,7 @@ pub(crate) struct JobSeed {
     pub(crate) retry: Retry,
     pub(crate) continue_on_error: bool,
     pub(crate) needs: Vec<(String, OutcomeSet)>,
+    pub(crate) ticket: Option<Ticket>,
     /// It is not run again: the outcome of an earlier run's job is taken over.
     pub(crate) carried: Option<(JobId, Outcome)>,
 }
@@ -55,6 +60,8 @@ struct Start {
     waiting_for: u32,
     /// Why it was skipped.
     reason: Option<String>,
+    /// Its place at its gate: with a slot or without.
+    place: Option<bool>,
 }
 
 pub(crate) const NUMBER: &str = "insert into run_counter (source_id, workflow, last) \
@@ -63,21 +70,32 @@ pub(crate) const NUMBER: &str = "insert into run_counter (source_id, workflow, l
 pub(crate) const INSERT_RUN: &str = "insert into run (id, org, source_id, event_id, workflow, \
     file, number, plan_key, ref_name, branch, commit_sha, title, env, rerun_of, revision, state, \
     n_waiting, n_running, n_success, n_failed, n_timed_out, n_cancelled, n_skipped, n_lost, \
-    n_tolerated, created_at, timeout_ms) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-    1, $15, $16, 0, $17, 0, 0, 0, $18, 0, 0, $19, $20)";
+    n_tolerated, created_at, timeout_ms, gate_id, gate_cancels, held, gated, arrived_at) \
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 1, $15, $16, 0, $17, 0, 0, 0, $18, 0, 0, $19, $20, $21, $22, $23, $24, $25)";
 pub(crate) const PUT_CLASS: &str =
     "insert into label_class (org, priority, key) values ($1, $2, $3) on conflict do nothing";
 pub(crate) const CLASS: &str =
     "select id from label_class where org = $1 and priority = $2 and key = $3";
 
-/// Inserts a run with everything that belongs to it.
-pub(crate) async fn insert(tx: &mut Tx, run: RunSeed, now: Timestamp) -> Result<(), StoreError> {
-    let starts = starts(&run.jobs);
+pub(crate) const INSERT_PLACE: &str = "insert into gate_place (gate_id, run_id, holding, cancels, \
+    arrived_at, created_at) values ($1, $2, $3, $4, $5, $6)";
+
+/// Inserts a run with everything that belongs to it. `gates` are those of its tickets, locked.
+pub(crate) async fn insert(
+    tx: &mut Tx,
+    run: RunSeed,
+    gates: &mut BTreeMap<GateId, Gate>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let held = run.ticket.is_some_and(|ticket| !enter(gates, ticket));
+    let mut starts = starts(&run.jobs);
+    pass_gates(&mut starts, &run.jobs, held, gates);
     let open = open_by_group(&run.jobs, &starts);
-    insert_run(tx, &run, &starts, now).await?;
+    insert_run(tx, &run, held, &starts, now).await?;
     insert_jobs(tx, &run, &starts, now).await?;
     insert_groups(tx, &run, &open).await?;
     insert_edges(tx, &run).await?;
+    insert_places(tx, &run, held, &starts, now).await?;
     let ready: BTreeSet<JobId> = run
         .jobs
         .iter()
@@ -92,6 +110,37 @@ pub(crate) async fn insert(tx: &mut Tx, run: RunSeed, now: Timestamp) -> Result<
 /// Whether anything of a run would have to run.
 pub(crate) fn is_open(jobs: &[JobSeed]) -> bool {
     starts(jobs).iter().any(|start| !start.state.is_ended())
+}
+
+/// True: it holds a slot now.
+fn enter(gates: &mut BTreeMap<GateId, Gate>, ticket: Ticket) -> bool {
+    gates.get_mut(&ticket.gate).is_some_and(Gate::enter)
+}
+
+async fn insert_places(
+    tx: &mut Tx,
+    run: &RunSeed,
+    held: bool,
+    starts: &[Start],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let mut wakes = BTreeSet::new();
+    if let Some(ticket) = run.ticket {
+        on!(tx, Db, c => sqlx::query(INSERT_PLACE)
+            .bind(ticket.gate).bind(run.id.uuid()).bind(!held).bind(ticket.cancels)
+            .bind(run.arrived_at.0).bind(now.0).execute(c).await.map(drop))
+        .during("take a run's place at its gate")?;
+        wakes.extend(ticket.cancels.then_some(ticket.gate));
+    }
+    let mut entered = BTreeMap::new();
+    for (job, start) in run.jobs.iter().zip(starts) {
+        if let (Some(ticket), Some(holds)) = (job.ticket, start.place) {
+            entered.insert(job.id, holds);
+            wakes.extend(ticket.cancels.then_some(ticket.gate));
+        }
+    }
+    save_gates::enter(tx, &entered, now).await?;
+    save_gates::wake(tx, &wakes, now).await
 }
 
 /// Jobs of each group that have to run.
@@ -134,7 +183,7 @@ fn starts(jobs: &[JobSeed]) -> Vec<Start> {
 
 fn carried(job: &JobSeed) -> Start {
     let state = job.carried.map_or(JobState::Blocked, |(_, outcome)| JobState::Ended(outcome));
-    Start { state, waiting_for: 0, reason: None }
+    Start { state, waiting_for: 0, reason: None, place: None }
 }
 
 /// Groups without a job that has to run. What is taken over has succeeded or was skipped.
@@ -166,12 +215,33 @@ fn wait(start: &mut Start, job: &JobSeed, ended: &BTreeMap<&str, Outcome>) {
     }
 }
 
+/// Brings jobs that are ready to their gates; a run that waits at its own holds all of them.
+fn pass_gates(
+    starts: &mut [Start],
+    jobs: &[JobSeed],
+    held: bool,
+    gates: &mut BTreeMap<GateId, Gate>,
+) {
+    for (start, job) in starts.iter_mut().zip(jobs).filter(|(start, _)| !start.state.is_ended()) {
+        if held {
+            start.state = JobState::Blocked;
+            start.waiting_for += 1;
+        } else if let (JobState::Queued, Some(ticket)) = (start.state, job.ticket) {
+            let holds = enter(gates, ticket);
+            start.state = if holds { JobState::Queued } else { JobState::Held };
+            start.place = Some(holds);
+        }
+    }
+}
+
 async fn insert_run(
     tx: &mut Tx,
     run: &RunSeed,
+    held: bool,
     starts: &[Start],
     now: Timestamp,
 ) -> Result<(), StoreError> {
+    let gated = run.jobs.iter().any(|job| job.ticket.is_some());
     let mut counts = Counts::default();
     for start in starts {
         *counts.slot(start.state, false) += 1;
@@ -186,6 +256,9 @@ async fn insert_run(
         .bind(run.rerun_of.map(RunId::uuid)).bind(RunState::Pending.as_str())
         .bind(i64::from(counts.waiting)).bind(i64::from(counts.success))
         .bind(i64::from(counts.skipped)).bind(now.0).bind(run.timeout_ms.map(millis))
+        .bind(run.ticket.map(|ticket| ticket.gate))
+        .bind(run.ticket.is_some_and(|ticket| ticket.cancels))
+        .bind(held).bind(gated).bind(run.arrived_at.0)
         .execute(c).await.map(drop))
     .during("insert a run")
 }
@@ -202,12 +275,12 @@ async fn insert_jobs(
 ) -> Result<(), StoreError> {
     let classes = classes(tx, &run.org, &run.jobs).await?;
     let rows: Vec<_> = run.jobs.iter().zip(starts).zip(0_i64..).collect();
-    for rows in portions(&rows, 23) {
+    for rows in portions(&rows, 25) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("insert into job (id, run_id, org, position, \
                 name, title, matrix, spec, class, priority, retry_max, retry_on, \
                 continue_on_error, state, attempt, try_no, abandoned, waiting_for, refused, \
-                carried_from, created_at, queued_at, ended_at, reason) ");
+                carried_from, created_at, queued_at, ended_at, reason, gate_id, gate_cancels) ");
             q.push_values(rows, |mut row, ((job, start), position)| {
                 let queued = (start.state == JobState::Queued).then_some(now.0);
                 row.push_bind(job.id.uuid())
@@ -231,7 +304,9 @@ async fn insert_jobs(
                     .push_bind(now.0)
                     .push_bind(queued)
                     .push_bind(start.state.is_ended().then_some(now.0))
-                    .push_bind(start.reason.as_deref());
+                    .push_bind(start.reason.as_deref())
+                    .push_bind(job.ticket.map(|ticket| ticket.gate))
+                    .push_bind(job.ticket.is_some_and(|ticket| ticket.cancels));
             });
             q.build().persistent(false).execute(c).await.map(drop)
         })

@@ -80,6 +80,8 @@ pub struct Change {
     pub ended: Vec<AttemptId>,
     /// Deliveries came in.
     pub deliveries: bool,
+    /// Somebody may go through a gate, or has to make room there.
+    pub gates: bool,
 }
 
 /// The database and the log segments. Clones are cheap and share everything.

@@ -2,6 +2,7 @@
 
 mod attempts;
 mod batches;
+mod gates;
 mod graph;
 mod inbox;
 mod logs;
@@ -64,6 +65,18 @@ conformance![
     batches::a_batch_means_what_its_facts_mean_one_by_one,
     batches::more_than_batch_max_facts_are_several_transactions,
     batches::changes_are_hinted,
+    gates::runs_of_a_group_go_one_after_the_other,
+    gates::woken_max_bounds_one_look,
+    gates::jobs_wait_at_a_gate_once_they_are_ready,
+    gates::a_run_that_goes_on_brings_its_jobs_to_their_gates,
+    gates::the_newest_of_a_group_may_cancel_the_others,
+    gates::deliveries_go_in_the_order_of_their_arrival,
+    gates::a_group_belongs_to_its_source_unless_the_org_shares_it,
+    gates::a_group_has_as_many_slots_as_was_said_last,
+    gates::a_rerun_stands_at_the_end_of_the_line,
+    gates::who_waits_too_long_is_found,
+    gates::two_runs_in_two_transactions_never_share_the_last_slot,
+    gates::two_upstreams_in_two_transactions_never_share_the_last_slot,
     graph::an_event_makes_its_runs_once,
     graph::a_full_queue_is_said_and_nothing_is_stored,
     graph::a_run_that_needs_what_it_has_not_is_refused,

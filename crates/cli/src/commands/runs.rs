@@ -121,6 +121,9 @@ async fn show(connect: &Connect, run: &str, json: bool) -> Result {
     );
     anstream::println!("{}  {} by {}", run.commit, run.subject, run.author);
     anstream::println!("{}  {}", detail.why, show::time(run.created_at));
+    if let Some(waiting) = &detail.waiting {
+        anstream::println!("{waiting}");
+    }
     for job in &detail.jobs {
         let reason = job.reason.as_deref().map(|r| format!("  {r}")).unwrap_or_default();
         let time = show::between(job.started_at, job.ended_at);

@@ -10,6 +10,7 @@
 mod api;
 mod cancel;
 mod commands;
+mod concurrency;
 mod crashes;
 mod dev;
 mod examples;

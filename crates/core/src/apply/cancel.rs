@@ -62,7 +62,7 @@ impl World {
         merge(&mut job.cancel, wish);
         let current = AttemptId { job: id, attempt: job.attempt };
         match job.state {
-            JobState::Blocked | JobState::Queued => Ok(true),
+            JobState::Blocked | JobState::Held | JobState::Queued => Ok(true),
             // Without `begin` nothing of it runs, and from now on `begin` is refused.
             JobState::Offered | JobState::Starting => {
                 self.withdraw(current, &wish.reason)?;

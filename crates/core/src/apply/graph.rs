@@ -6,6 +6,7 @@ use shuntyard_protocol::{JobId, Outcome, RunId};
 
 use super::{Edge, GroupKey, Stop, world::World};
 use crate::{
+    gate::Place,
     mutant::{self, Mutant},
     state::{JobState, RunState},
 };
@@ -47,6 +48,7 @@ impl World {
         outcome: Outcome,
         reason: &str,
     ) -> Result<Option<GroupKey>, Stop> {
+        self.leave(Place::Job(id));
         self.move_job(id, JobState::Ended(outcome))?;
         let now = self.now;
         let job = self.job_mut(id);
@@ -62,16 +64,15 @@ impl World {
         Ok(last.then_some(key))
     }
 
-    fn satisfy(&mut self, id: JobId) -> Result<(), Stop> {
-        let now = self.now;
+    /// One of the things that a blocked job waits for has come.
+    pub(super) fn satisfy(&mut self, id: JobId) -> Result<(), Stop> {
         let job = self.job_mut(id);
         job.waiting_for -= 1;
         if mutant::on(Mutant::DoubleEdge) {
             job.waiting_for = job.waiting_for.saturating_sub(1);
         }
         if job.waiting_for == 0 {
-            job.queued_at = Some(now);
-            self.move_job(id, JobState::Queued)?;
+            return self.ready(id);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use shuntyard_protocol::{
 };
 
 use super::KeyHash;
+use crate::gate::{Gate, GateId, Place, Ticket};
 use crate::state::{AttemptState, JobState, OutcomeSet, RunState, StepState};
 
 /// One job of the plan in one run: all children of its fan-out. Edges start at groups.
@@ -25,6 +26,8 @@ pub struct Loaded {
     pub groups: BTreeMap<GroupKey, Group>,
     /// A group without an entry was not loaded; one without edges has an empty list.
     pub edges: BTreeMap<GroupKey, Vec<Edge>>,
+    /// The gates that jobs may come to now; they are locked.
+    pub gates: BTreeMap<GateId, Gate>,
 }
 
 /// A run and its counters. Nothing ever counts rows.
@@ -33,6 +36,10 @@ pub struct Run {
     pub state: RunState,
     pub counts: Counts,
     pub cancel: Option<Cancel>,
+    /// The gate that the whole run passes.
+    pub ticket: Option<Ticket>,
+    /// It waits there: each of its jobs waits for one thing more.
+    pub held: bool,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
 }
@@ -40,7 +47,7 @@ pub struct Run {
 /// Jobs of a run by what they mean for the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Blocked, queued, offered or starting.
+    /// Blocked, held, queued, offered or starting.
     pub waiting: u32,
     /// Running or recovering.
     pub running: u32,
@@ -63,9 +70,11 @@ impl Counts {
     /// Where a job in `state` is counted.
     pub fn slot(&mut self, state: JobState, continue_on_error: bool) -> &mut u32 {
         match state {
-            JobState::Blocked | JobState::Queued | JobState::Offered | JobState::Starting => {
-                &mut self.waiting
-            }
+            JobState::Blocked
+            | JobState::Held
+            | JobState::Queued
+            | JobState::Offered
+            | JobState::Starting => &mut self.waiting,
             JobState::Running | JobState::Recovering => &mut self.running,
             JobState::Ended(Outcome::Success) => &mut self.success,
             JobState::Ended(Outcome::Failed | Outcome::TimedOut | Outcome::Lost)
@@ -130,6 +139,8 @@ pub struct Job {
     pub abandoned: u32,
     /// Incoming edges that are not satisfied yet.
     pub waiting_for: u32,
+    /// The gate that it passes once it is ready.
+    pub ticket: Option<Ticket>,
     pub retry: Retry,
     pub continue_on_error: bool,
     /// Agents to ask last, newest at the end.
@@ -255,4 +266,10 @@ pub struct Touched {
     pub over: BTreeSet<AttemptId>,
     /// Runs whose state changed: others may have to be told.
     pub announced: BTreeSet<RunId>,
+    /// Jobs that have a place at their gate now; true: with a slot.
+    pub entered: BTreeMap<JobId, bool>,
+    /// Places that are given up.
+    pub left: BTreeSet<Place>,
+    /// Gates whose reconciler has to look.
+    pub wakes: BTreeSet<GateId>,
 }

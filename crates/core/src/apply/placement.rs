@@ -29,6 +29,7 @@ impl World {
             // The answer was lost.
             JobState::Starting if attempt.agent == Some(agent) => Ok(Answer::Committed),
             JobState::Blocked
+            | JobState::Held
             | JobState::Queued
             | JobState::Starting
             | JobState::Running
@@ -150,6 +151,7 @@ impl World {
                 }
             }
             JobState::Blocked
+            | JobState::Held
             | JobState::Queued
             | JobState::Offered
             | JobState::Running

@@ -9,6 +9,7 @@ use super::*;
 use crate::state::{AttemptState, JobState, OutcomeSet, RunState};
 
 mod batches;
+mod gates;
 
 const SUCCESS: OutcomeSet = OutcomeSet::NONE;
 
@@ -50,6 +51,8 @@ fn world(specs: &[Spec]) -> Loaded {
             state: RunState::Pending,
             counts: Counts { waiting, ..Counts::default() },
             cancel: None,
+            ticket: None,
+            held: false,
             started_at: None,
             ended_at: None,
         },
@@ -84,6 +87,7 @@ fn job(spec: &Spec) -> Job {
         try_no: 1,
         abandoned: 0,
         waiting_for: u32::try_from(spec.needs.len()).unwrap(),
+        ticket: None,
         retry: Retry { max_tries: 1, on: OutcomeSet::NONE },
         continue_on_error: false,
         refused: Vec::new(),

@@ -6,6 +6,7 @@ use shuntyard_protocol::{JobId, RunId, Timestamp, agent::AttemptId};
 
 use super::{Answer, Attempt, Fact, Job, KeyHash, Loaded, Run, Stop, Touched};
 use crate::{
+    gate::Place,
     mutant::{self, Mutant},
     state::{AttemptState, JobState, RunState},
 };
@@ -54,6 +55,8 @@ impl World {
             Fact::Overdue { id, renewed_before } => self.overdue(*id, *renewed_before),
             Fact::Lost { id, contained } => self.lost(*id, *contained),
             Fact::QueueExpired { job, reason } => self.queue_expired(*job, reason),
+            Fact::Admitted { place } => self.admitted(*place),
+            Fact::WaitExpired { place, reason, by } => self.wait_expired(*place, reason, by),
         }
     }
 
@@ -123,7 +126,10 @@ impl World {
         run.state = run.state.to(to)?;
         match to {
             RunState::Running => run.started_at = Some(now),
-            RunState::Ended(_) => run.ended_at = Some(now),
+            RunState::Ended(_) => {
+                run.ended_at = Some(now);
+                self.leave(Place::Run(id));
+            }
             RunState::Pending | RunState::Cancelling => {}
         }
         self.touched.announced.insert(id);

@@ -3,6 +3,7 @@ use super::*;
 fn jobs() -> Vec<JobState> {
     let mut all = vec![
         JobState::Blocked,
+        JobState::Held,
         JobState::Queued,
         JobState::Offered,
         JobState::Starting,

@@ -19,7 +19,7 @@ const PRIORITY: (i32, i32) = (-100, 100);
 /// Most commits that a shallow checkout asks for.
 const CHECKOUT_DEPTH_MAX: i32 = 1_000_000;
 
-const KNOWN: [&str; 17] = [
+const KNOWN: [&str; 19] = [
     "runsOn",
     "steps",
     "run",
@@ -34,18 +34,18 @@ const KNOWN: [&str; 17] = [
     "timeout",
     "gracePeriod",
     "retry",
+    "concurrency",
+    "concurrencyGroup",
     "continueOnError",
     "priority",
     "name",
 ];
-const LATER: [&str; 20] = [
+const LATER: [&str; 18] = [
     "runsOnAll",
     "onUnreachable",
     "rules",
     "environment",
     "environments",
-    "concurrency",
-    "concurrencyGroup",
     "container",
     "services",
     "init",
@@ -87,6 +87,7 @@ impl<'a> Describer<'a> {
             timeout_ms: self.timeout(&options, "timeout"),
             grace_ms: self.grace(&options, "gracePeriod"),
             retry: self.job_retry(&options),
+            concurrency: self.job_concurrency(&options),
             continue_on_error: self.flag(&options, "continueOnError").unwrap_or(false),
             priority: self.integer(&options, "priority", PRIORITY).unwrap_or(0),
             single: options.get("run").is_some(),

@@ -10,10 +10,9 @@ use crate::raw::Raw;
 /// Most jobs of a workflow, before fan-out.
 pub(crate) const JOBS_MAX: usize = 1000;
 
-const KNOWN: [&str; 6] = ["on", "jobs", "env", "timeout", "description", "name"];
-const LATER: [&str; 11] = [
+const KNOWN: [&str; 7] = ["on", "jobs", "env", "timeout", "concurrency", "description", "name"];
+const LATER: [&str; 10] = [
     "rules",
-    "concurrency",
     "approval",
     "inputs",
     "hashFiles",
@@ -54,6 +53,7 @@ impl<'a> Describer<'a> {
             on: self.triggers(&options),
             env: self.env(&options),
             timeout_ms: self.timeout(&options, "timeout"),
+            concurrency: self.concurrency(&options, "concurrency"),
             jobs,
         };
         Described { workflow, jobs: code }

@@ -30,9 +30,26 @@ declare module 'shuntyard' {
     description?: string;
     /** Variables of every job. */
     env?: Env;
-    /** Limit for the whole run. */
+    /** Limit for the whole run, from its start. */
     timeout?: Duration;
+    /** A run waits for a slot of the group before anything of it starts, and keeps it until it has ended. */
+    concurrency?: Concurrency;
   }
+
+  /**
+   * A concurrency group: at most `max` of its members are under way, the others wait in the order in
+   * which their deliveries came. It belongs to the repository; `org:` before the name shares it
+   * with every repository of the org.
+   */
+  export type Concurrency =
+    | string
+    | {
+        group: string;
+        /** Cancels the older members that there is no room for beside the newest. Default false. */
+        cancelInProgress?: boolean;
+        /** Slots. Default 1. */
+        max?: number;
+      };
 
   /**
    * Declares a workflow. Its name is unique in the repository.
@@ -124,6 +141,13 @@ declare module 'shuntyard' {
     gracePeriod?: Duration;
     /** Tries in all; on failed, timed_out and lost unless `on` says less. */
     retry?: number | { maxAttempts: number; on?: Outcome | Outcome[] };
+    /**
+     * The job waits for a slot of the group when it is ready, without taking an agent, and keeps it
+     * until it has ended, all tries included. Each combination of a matrix takes one.
+     */
+    concurrencyGroup?: Concurrency;
+    /** The same as `concurrencyGroup`. */
+    concurrency?: Concurrency;
     /** A failure does not fail the run, and counts as success for `needs`. */
     continueOnError?: boolean;
     /** −100 … 100; higher goes first. */

@@ -124,32 +124,44 @@ fn what_is_not_supported_yet_is_named() {
     job "j": a matrix that is a function is not supported yet
     job "j": "checkout": "lfs" is not supported yet
     "#);
-    assert_snapshot!(faults("export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], concurrency: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dynamicGroup('g'), steps: [step('s', { check: () => {}, run: () => {} })] })] });"), @r#"
+    assert_snapshot!(faults("export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], environment: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dynamicGroup('g'), steps: [step('s', { check: () => {}, run: () => {} })] })] });"), @r#"
     .shuntyard/workflows/w.ts:3:16: workflow "w": "rules" is not supported yet
-      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], concurrency: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
+      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], environment: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
         |                ^
-    .shuntyard/workflows/w.ts:3:16: workflow "w": "concurrency" is not supported yet
-      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], concurrency: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
+    .shuntyard/workflows/w.ts:3:16: workflow "w": "environment" is not supported yet
+      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], environment: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
         |                ^
     .shuntyard/workflows/w.ts:3:16: workflow "w": a job generator (a function in "jobs") is not supported yet
-      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], concurrency: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
+      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], environment: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
         |                ^
     .shuntyard/workflows/w.ts:3:16: workflow "w": invoke() is not supported yet
-      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], concurrency: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
+      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], environment: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
         |                ^
     .shuntyard/workflows/w.ts:3:16: workflow "w": release() is not supported yet
-      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], concurrency: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
+      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], environment: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
         |                ^
     .shuntyard/workflows/w.ts:3:52: manual(): "inputs" is not supported yet
-      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], concurrency: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
+      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], environment: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
         |                                                    ^
     .shuntyard/workflows/w.ts:3:140: job "job-1": dynamicGroup() is not supported yet
-      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], concurrency: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
+      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], environment: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
         |                                                                                                                                            ^
     .shuntyard/workflows/w.ts:3:184: step "s": "check" is not supported yet
-      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], concurrency: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
+      3 | export default workflow('w', { on: [sdk.release(), manual({ inputs: {} })], rules: [], environment: 'x', jobs: [() => [], sdk.invoke('x'), job({ needs: sdk.dyna
         |                                                                                                                                                                 ^
     "#);
+}
+
+#[test]
+fn concurrency_groups_are_checked() {
+    assert_snapshot!(job_faults("{ run: sh('x'), concurrencyGroup: 'a', concurrency: { max: 0, size: 2 } }"), @r#"job "j": "concurrencyGroup" and "concurrency" are the same; write one"#);
+    assert_snapshot!(job_faults("{ run: sh('x'), concurrency: { max: 0, size: 2 } }"), @r#"
+    job "j": "concurrency" has no option "size"
+    job "j": "concurrency": "max" is a whole number from 1 to 1000, got 0
+    job "j": "concurrency": "group" is missing: { group: "deploy" }
+    "#);
+    assert_snapshot!(job_faults("{ run: sh('x'), concurrencyGroup: { group: () => 'x' } }"), @r#"job "j": "concurrencyGroup": "group" as a function is not supported yet"#);
+    assert_snapshot!(job_faults("{ run: sh('x'), concurrencyGroup: 3 }"), @r#"job "j": "concurrencyGroup" is the name of a concurrency group, got 3"#);
 }
 
 #[test]

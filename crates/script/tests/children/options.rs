@@ -197,6 +197,22 @@ fn options_of_jobs_and_steps_reach_the_plan() {
 }
 
 #[test]
+fn concurrency_groups_are_names_or_say_more() {
+    let plan = plan_of(
+        "export default workflow('w', { concurrency: { group: 'deploy', cancelInProgress: true, max: 3 }, jobs: [
+           job('a', { concurrencyGroup: 'org:ship', run: sh('x') }),
+           job('b', { concurrency: { group: 'b', max: 1 }, run: sh('x') }),
+         ] });",
+    );
+    assert_eq!(
+        plan[0]["concurrency"],
+        json!({"group": "deploy", "cancel_in_progress": true, "max": 3})
+    );
+    assert_eq!(plan[0]["jobs"][0]["concurrency"], json!({"group": "org:ship"}));
+    assert_eq!(plan[0]["jobs"][1]["concurrency"], json!({"group": "b"}));
+}
+
+#[test]
 fn needs_name_outcomes() {
     let plan = plan_of(
         "const a = job('a', { run: sh('x') }), b = job('b', { run: sh('x') });

@@ -1,6 +1,6 @@
 //! Runs and jobs: listed, shown, cancelled, run again; the queue.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json,
@@ -10,7 +10,8 @@ use axum::{
 use serde::Deserialize;
 use shuntyard_core::{
     apply::{Answer, Fact},
-    state::RunState,
+    gate::Place,
+    state::{JobState, RunState},
 };
 use shuntyard_protocol::{
     JobId, RunId,
@@ -99,8 +100,12 @@ pub async fn job(
     let attempts = app.store.attempts_of(job.id).await?;
     let logs = app.store.log_streams(current).await?;
     let steps = app.store.steps_of(current).await?;
+    let held = job.state == JobState::Held;
+    let mut waits = if held { waiting::at_gates(&app, job.run_id).await? } else { BTreeMap::new() };
+    let why = waits.remove(&Place::Job(job.id));
+    let job = job_view(job, &steps);
     Ok(Json(JobDetail {
-        job: job_view(job, &steps),
+        job: Job { reason: why.or(job.reason.clone()), ..job },
         attempts: attempts.into_iter().map(attempt_view).collect(),
         logs: logs.into_iter().map(stream_view).collect(),
     }))
@@ -209,16 +214,22 @@ pub async fn find_job(app: &App, caller: &Caller, id: &str) -> ApiResult<JobInfo
 
 /// A run with its jobs and their steps.
 pub async fn detail(app: &App, run: RunInfo) -> ApiResult<RunDetail> {
+    let rows = app.store.jobs_of(run.id).await?;
+    let held = run.held || rows.iter().any(|job| job.state == JobState::Held);
+    let waits = if held { waiting::at_gates(app, run.id).await? } else { BTreeMap::new() };
     let mut jobs = Vec::new();
-    for job in app.store.jobs_of(run.id).await? {
+    for job in rows {
         let steps = match job.attempt {
             0 => Vec::new(),
             attempt => app.store.steps_of(AttemptId { job: job.id, attempt }).await?,
         };
-        jobs.push(job_view(job, &steps));
+        let why = waits.get(&Place::Job(job.id)).cloned();
+        let view = job_view(job, &steps);
+        jobs.push(Job { reason: why.or(view.reason.clone()), ..view });
     }
+    let waiting = waits.get(&Place::Run(run.id)).cloned();
     let why = format!("{} of {}", run.event_kind, run.ref_name.as_deref().unwrap_or("a commit"));
-    Ok(RunDetail { run: view(run), why, jobs })
+    Ok(RunDetail { run: view(run), why, waiting, jobs })
 }
 
 pub fn view(run: RunInfo) -> Run {

@@ -124,6 +124,15 @@ create table run (
     -- From its start; absent: as long as it takes.
     timeout_ms bigint,
     rerun_of blob,
+    -- The gate that the whole run passes, and whether it cancels older ones there.
+    gate_id bigint,
+    gate_cancels boolean not null,
+    -- It waits there: each of its jobs waits for one thing more.
+    held boolean not null,
+    -- Some of its jobs have a gate.
+    gated boolean not null,
+    -- When its delivery came in: the order at gates.
+    arrived_at bigint not null,
     -- Grows with every change of the run or its jobs.
     revision bigint not null,
     state text not null,
@@ -180,6 +189,9 @@ create table job (
     abandoned bigint not null,
     waiting_for bigint not null,
     refused text not null,
+    -- The gate that it passes once it is ready, and whether it cancels older ones there.
+    gate_id bigint,
+    gate_cancels boolean not null,
     cancel_force boolean,
     cancel_reason text,
     cancel_by text,
@@ -192,6 +204,7 @@ create table job (
     ended_at bigint
 );
 create index job_by_run on job (run_id, position);
+create index job_gated on job (run_id) where gate_id is not null;
 
 create table job_group (
     run_id blob not null,
@@ -263,6 +276,42 @@ create table queue (
 create index queue_by_org on queue (org);
 -- The heads of all classes are found without reading the queue.
 create index queue_by_class on queue (class, seq);
+
+-- What holds runs and jobs back. A concurrency group has slots.
+create table gate (
+    id integer primary key autoincrement,
+    org text not null,
+    -- The source that it belongs to; all zeros: the org shares it.
+    scope blob not null,
+    name text not null,
+    slots bigint not null,
+    created_at bigint not null,
+    unique (org, scope, name)
+);
+
+-- Who stands at a gate, with a slot or waiting for one.
+create table gate_place (
+    seq integer primary key autoincrement,
+    gate_id bigint not null,
+    run_id blob not null,
+    -- Absent: the whole run.
+    job_id blob unique,
+    holding boolean not null,
+    cancels boolean not null,
+    arrived_at bigint not null,
+    created_at bigint not null
+);
+create unique index gate_place_of_run on gate_place (run_id) where job_id is null;
+create index gate_place_by_gate on gate_place (gate_id, arrived_at, seq);
+create index gate_place_waiting on gate_place (created_at) where not holding;
+
+-- Somebody left a gate, or came to cancel others: its reconciler has to look.
+create table gate_wake (
+    seq integer primary key autoincrement,
+    gate_id bigint not null,
+    created_at bigint not null
+);
+create index gate_wake_by_gate on gate_wake (gate_id);
 
 create table log_stream (
     job_id blob not null,

@@ -195,7 +195,7 @@ async fn commit_once(
 }
 
 /// Decides; loads more when a cascade of skips leaves what was loaded.
-async fn decide_all(
+pub(crate) async fn decide_all(
     tx: &mut Tx,
     mut loaded: Loaded,
     facts: &[Fact],
@@ -210,7 +210,8 @@ async fn decide_all(
     }
 }
 
-fn change(decision: &Decision, logs: &[LogAppend], answers: &[LogAnswer]) -> Change {
+/// The hint that a decision gives.
+pub(crate) fn change(decision: &Decision, logs: &[LogAppend], answers: &[LogAnswer]) -> Change {
     let touched = &decision.touched;
     let mut ends = BTreeMap::new();
     for (log, answer) in logs.iter().zip(answers) {
@@ -226,6 +227,7 @@ fn change(decision: &Decision, logs: &[LogAppend], answers: &[LogAnswer]) -> Cha
         logs: ends.into_iter().map(|((id, stream), to)| (id, stream, to)).collect(),
         ended: touched.over.iter().copied().collect(),
         deliveries: false,
+        gates: !touched.wakes.is_empty(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Locking and loading what a batch touches.
 //!
-//! Runs are locked first, in id order, then jobs, then attempts; so two batches that share a run
+//! Gates that jobs may come to are locked first, then runs, jobs and attempts, each in id order; so two batches that share a run
 //! follow one another, and whoever comes second reads what the first one wrote. With SQLite the
 //! transaction has the write lock already.
 //!
@@ -9,7 +9,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shuntyard_core::apply::{Fact, GroupKey, Loaded, Subject};
+use shuntyard_core::{
+    apply::{Fact, GroupKey, Loaded, Subject},
+    gate::{GateId, Place},
+};
 use shuntyard_protocol::{
     JobId, RunId,
     agent::{AttemptFact, AttemptId},
@@ -22,8 +25,10 @@ use super::{
     rows::{AttemptRow, EdgeRow, GroupRow, JobRow, RunRow, SELECT_JOBS, SELECT_RUNS, StepRow},
 };
 use crate::{
+    column::row,
     db::{Lock, Tx, on, push_ids},
     error::{During, StoreError},
+    gate,
 };
 
 /// What the batch needs of the database.
@@ -36,6 +41,8 @@ pub(crate) struct Scope {
     pub(crate) steps: BTreeSet<(AttemptId, u32)>,
     /// A job may end, so that its neighbours matter.
     pub(crate) may_end: bool,
+    /// Blocked jobs may become ready, so that their gates matter.
+    pub(crate) may_ready: bool,
 }
 
 impl Scope {
@@ -72,13 +79,19 @@ impl Scope {
             | Fact::CancelJob { .. }
             | Fact::CancelRun { .. }
             | Fact::Lost { .. }
-            | Fact::QueueExpired { .. } => self.may_end = true,
+            | Fact::QueueExpired { .. }
+            | Fact::WaitExpired { .. } => {
+                self.may_end = true;
+                self.may_ready = true;
+            }
+            Fact::Admitted { place: Place::Run(_) } => self.may_ready = true,
             Fact::Reserved { .. }
             | Fact::Refused { .. }
             | Fact::OfferExpired { .. }
             | Fact::StartExpired { .. }
             | Fact::Begin { .. }
             | Fact::Renewed { .. }
+            | Fact::Admitted { place: Place::Job(_) }
             | Fact::Overdue { .. } => {}
         }
     }
@@ -93,7 +106,15 @@ pub(crate) async fn load(
 ) -> Result<(Loaded, BTreeMap<AttemptId, u64>), StoreError> {
     let mut loaded = Loaded::default();
     let mut runs = scope.whole_runs.clone();
-    runs.extend(runs_of(tx, &scope.jobs).await?);
+    let mut gated = scope.whole_runs.clone();
+    for row in runs_of(tx, &scope.jobs).await? {
+        runs.insert(row.id);
+        gated.extend(row.gated.then_some(row.id));
+    }
+    if scope.may_ready && !gated.is_empty() {
+        let ahead = gates_ahead(tx, &gated).await?;
+        loaded.gates = gate::lock(tx, &ahead).await?;
+    }
     lock_runs(tx, &runs, &mut loaded).await?;
     lock_jobs(tx, &scope.jobs, &mut loaded).await?;
     lock_open_jobs(tx, &scope.whole_runs, &mut loaded).await?;
@@ -141,20 +162,46 @@ pub(crate) async fn load_behind(
     Ok(())
 }
 
-async fn runs_of(tx: &mut Tx, jobs: &BTreeSet<JobId>) -> Result<BTreeSet<RunId>, StoreError> {
+row! {
+    struct RunOf {
+        id: RunId,
+        gated: bool,
+    }
+}
+
+async fn runs_of(tx: &mut Tx, jobs: &BTreeSet<JobId>) -> Result<Vec<RunOf>, StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
-    let mut runs = BTreeSet::new();
+    let mut runs = Vec::new();
     for ids in portions(&ids, 1) {
-        let found: Vec<Uuid> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select distinct run_id from job where id in (");
+        let found: Vec<RunOf> = on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new("select distinct r.id, r.gated from job j \
+                join run r on r.id = j.run_id where j.id in (");
+            push_ids!(q, ids);
+            q.push(")");
+            q.build_query_as().persistent(false).fetch_all(c).await
+        })
+        .during("find the runs of jobs")?;
+        runs.extend(found);
+    }
+    Ok(runs)
+}
+
+/// The gates that blocked jobs of `runs` come to when they become ready. A job's gate never changes.
+async fn gates_ahead(tx: &mut Tx, runs: &BTreeSet<RunId>) -> Result<BTreeSet<GateId>, StoreError> {
+    let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
+    let mut gates = BTreeSet::new();
+    for ids in portions(&ids, 1) {
+        let found: Vec<GateId> = on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new("select distinct gate_id from job \
+                where gate_id is not null and state = 'blocked' and run_id in (");
             push_ids!(q, ids);
             q.push(")");
             q.build_query_scalar().persistent(false).fetch_all(c).await
         })
-        .during("find the runs of jobs")?;
-        runs.extend(found.into_iter().map(RunId::from_uuid));
+        .during("find the gates of jobs")?;
+        gates.extend(found);
     }
-    Ok(runs)
+    Ok(gates)
 }
 
 async fn lock_runs(
@@ -211,8 +258,8 @@ async fn lock_open_jobs(
             let mut q = QueryBuilder::<Db>::new(SELECT_JOBS);
             q.push("run_id in (");
             push_ids!(q, ids);
-            q.push(") and state in ('blocked', 'queued', 'offered', 'starting', 'running', \
-                'recovering') order by id").push(lock);
+            q.push(") and state in ('blocked', 'held', 'queued', 'offered', 'starting', \
+                'running', 'recovering') order by id").push(lock);
             q.build_query_as().persistent(false).fetch_all(c).await
         })
         .during("lock a run's jobs")?;

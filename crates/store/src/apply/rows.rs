@@ -2,6 +2,7 @@
 
 use shuntyard_core::{
     apply::{Attempt, Cancel, Counts, Edge, Group, Job, KeyHash, Retry, Run, Step},
+    gate::{GateId, Ticket},
     state::{AttemptState, JobState, OutcomeSet, RunState, StepState},
 };
 use shuntyard_protocol::{AgentId, JobId, Outcome, RunId, Timestamp, agent::End};
@@ -15,6 +16,9 @@ row! {
         pub(crate) cancel_force: Option<bool>,
         pub(crate) cancel_reason: Option<String>,
         pub(crate) cancel_by: Option<String>,
+        pub(crate) gate_id: Option<i64>,
+        pub(crate) gate_cancels: bool,
+        pub(crate) held: bool,
         pub(crate) n_waiting: u32,
         pub(crate) n_running: u32,
         pub(crate) n_success: u32,
@@ -42,6 +46,8 @@ row! {
         pub(crate) retry_on: OutcomeSet,
         pub(crate) continue_on_error: bool,
         pub(crate) refused: Vec<AgentId>,
+        pub(crate) gate_id: Option<i64>,
+        pub(crate) gate_cancels: bool,
         pub(crate) cancel_force: Option<bool>,
         pub(crate) cancel_reason: Option<String>,
         pub(crate) cancel_by: Option<String>,
@@ -100,11 +106,17 @@ row! {
 
 /// Jobs without their plans and runs without their variables, which are long.
 pub(crate) const SELECT_JOBS: &str = "select id, run_id, name, state, reason, attempt, try_no, \
-    abandoned, waiting_for, retry_max, retry_on, continue_on_error, refused, cancel_force, \
+    abandoned, waiting_for, retry_max, retry_on, continue_on_error, refused, gate_id, gate_cancels, cancel_force, \
     cancel_reason, cancel_by, queue_seq, queued_at, started_at, ended_at from job where ";
 pub(crate) const SELECT_RUNS: &str = "select id, state, cancel_force, cancel_reason, cancel_by, \
+    gate_id, gate_cancels, held, \
     n_waiting, n_running, n_success, n_failed, n_timed_out, n_cancelled, n_skipped, n_lost, \
     n_tolerated, started_at, ended_at from run where ";
+
+/// A ticket is stored as two columns.
+pub(crate) fn ticket(gate: Option<GateId>, cancels: bool) -> Option<Ticket> {
+    gate.map(|gate| Ticket { gate, cancels })
+}
 
 /// A cancel is stored as three columns that are set together.
 pub(crate) fn cancel(
@@ -135,6 +147,8 @@ impl RunRow {
             state: self.state,
             counts: self.counts(),
             cancel: cancel(self.cancel_force, self.cancel_reason, self.cancel_by),
+            ticket: ticket(self.gate_id, self.gate_cancels),
+            held: self.held,
             started_at: self.started_at,
             ended_at: self.ended_at,
         }
@@ -152,6 +166,7 @@ impl JobRow {
             try_no: self.try_no,
             abandoned: self.abandoned,
             waiting_for: self.waiting_for,
+            ticket: ticket(self.gate_id, self.gate_cancels),
             retry: Retry { max_tries: self.retry_max, on: self.retry_on },
             continue_on_error: self.continue_on_error,
             refused: self.refused,

@@ -4,7 +4,7 @@ use shuntyard_core::apply::{Decision, Loaded, Touched};
 use shuntyard_protocol::{AgentId, RunId, Timestamp};
 use sqlx::QueryBuilder;
 
-use super::{portions, save_queue};
+use super::{portions, save_gates, save_queue};
 use crate::{
     db::{Tx, clean, on},
     error::{During, StoreError},
@@ -23,6 +23,9 @@ pub(crate) async fn save(
     save_attempts(tx, loaded, touched).await?;
     save_steps(tx, loaded, touched).await?;
     close_steps(tx, touched, now).await?;
+    save_gates::leave(tx, &touched.left).await?;
+    save_gates::enter(tx, &touched.entered, now).await?;
+    save_gates::wake(tx, &touched.wakes, now).await?;
     save_queue::dequeue(tx, &touched.dequeue).await?;
     save_queue::enqueue(tx, &touched.enqueue, now).await?;
     save_queue::announce(tx, &touched.announced, now).await
@@ -39,14 +42,14 @@ pub(crate) fn revised(loaded: &Loaded, touched: &Touched) -> Vec<RunId> {
 
 async fn save_runs(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<(), StoreError> {
     let runs = revised(loaded, touched);
-    for runs in portions(&runs, 16) {
+    for runs in portions(&runs, 17) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("update run set revision = revision + 1, \
                 state = v.column2, cancel_force = v.column3, cancel_reason = v.column4, \
                 cancel_by = v.column5, n_waiting = v.column6, n_running = v.column7, \
                 n_success = v.column8, n_failed = v.column9, n_timed_out = v.column10, \
                 n_cancelled = v.column11, n_skipped = v.column12, n_lost = v.column13, \
-                n_tolerated = v.column14, started_at = v.column15, ended_at = v.column16 from (");
+                n_tolerated = v.column14, started_at = v.column15, ended_at = v.column16, held = v.column17 from (");
             q.push_values(runs, |mut row, id| {
                 let run = &loaded.runs[id];
                 let (cancel, n) = (run.cancel.as_ref(), run.counts);
@@ -62,7 +65,8 @@ async fn save_runs(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<()
                     row.push_bind(i64::from(count));
                 }
                 row.push_bind(run.started_at.map(|at| at.0))
-                    .push_bind(run.ended_at.map(|at| at.0));
+                    .push_bind(run.ended_at.map(|at| at.0))
+                    .push_bind(run.held);
             });
             q.push(") as v where run.id = v.column1");
             q.build().persistent(false).execute(c).await.map(drop)

@@ -136,6 +136,7 @@ pub(super) async fn what_is_overdue_is_found(w: &World) {
         let overdue = Overdue {
             renewed_before: Timestamp(w.now().0 - renewed),
             queued_before: queued.map(|ms| Timestamp(w.now().0 - ms)),
+            waits_before: None,
         };
         w.store.due(overdue, 100, w.now()).await.unwrap()
     };
@@ -162,7 +163,7 @@ pub(super) async fn a_run_that_takes_too_long_is_found_until_it_is_cancelled(w: 
     limited.timeout_ms = Some(60_000);
     let run = limited.id;
     w.store.create_runs(&w.event(None), vec![limited], None, 10_000, w.now()).await.unwrap();
-    let overdue = Overdue { renewed_before: Timestamp(0), queued_before: None };
+    let overdue = Overdue { renewed_before: Timestamp(0), queued_before: None, waits_before: None };
     let due = async || w.store.due(overdue, 100, w.now()).await.unwrap();
     let wanted = Due::Run { run, timeout_ms: 60_000 };
     w.pass(600_000);

@@ -140,7 +140,7 @@ impl Steps {
 }
 
 /// Waits until some connection waits for a row.
-async fn somebody_waits(w: &World) {
+pub(super) async fn somebody_waits(w: &World) {
     let Db::Pg(pool) = &w.store.inner.db else { return };
     loop {
         let waiting: i64 = sqlx::query_scalar("select count(*) from pg_locks where not granted")

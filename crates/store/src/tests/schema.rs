@@ -5,8 +5,8 @@ use sqlx::{AssertSqlSafe, Executor, PgPool, SqlSafeStr, SqlitePool};
 
 use crate::{
     Database, Options, Store, StoreError, access, agent, claim, cluster, create, db::Db, delivery,
-    due, lease, log, outbox, plan, queue, reconcile, rerun, run, seed, source, testing::Postgres,
-    token,
+    due, gate, lease, log, outbox, plan, queue, reconcile, rerun, run, seed, source,
+    testing::Postgres, token,
 };
 
 type Tables = BTreeMap<String, Vec<String>>;
@@ -76,6 +76,20 @@ const TEXTS: &[&str] = &[
     due::QUEUE,
     due::RUNS,
     due::NEXT,
+    gate::FIND,
+    gate::INSERT,
+    gate::RESIZE,
+    gate::NAME,
+    gate::WOKEN,
+    gate::FORGET_WAKES,
+    gate::AHEAD,
+    gate::WAITING,
+    gate::MEMBERS,
+    gate::places::OF_ORG,
+    gate::places::BESIDE,
+    gate::places::HOLDERS,
+    gate::places::SINCE,
+    gate::places::ASLEEP,
     lease::ACQUIRE,
     lease::RENEW,
     lease::RELEASE,
@@ -107,6 +121,7 @@ const TEXTS: &[&str] = &[
     run::EDGES,
     seed::NUMBER,
     seed::INSERT_RUN,
+    seed::INSERT_PLACE,
     seed::PUT_CLASS,
     seed::CLASS,
     source::INSERT,

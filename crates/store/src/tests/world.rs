@@ -111,6 +111,7 @@ impl World {
             priority: 0,
             retry: Retry { max_tries: 1, on: OutcomeSet::NONE },
             continue_on_error: false,
+            concurrency: None,
             needs: needs
                 .iter()
                 .map(|(job, when)| Need { job: (*job).to_owned(), when: when.to_vec() })
@@ -121,6 +122,7 @@ impl World {
     pub(crate) fn new_run(&self, workflow: &str, jobs: Vec<NewJob>) -> NewRun {
         NewRun {
             timeout_ms: None,
+            concurrency: None,
             id: RunId::mint(self.now(), self.random()),
             workflow: workflow.to_owned(),
             file: format!(".shuntyard/workflows/{workflow}.ts"),

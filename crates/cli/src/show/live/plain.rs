@@ -60,5 +60,5 @@ impl Plain {
 
 /// States that are worth a line of their own.
 fn noteworthy(state: &str) -> bool {
-    !matches!(state, "blocked" | "queued" | "offered" | "starting")
+    !matches!(state, "blocked" | "held" | "queued" | "offered" | "starting")
 }

@@ -3,11 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::gate::{Gate, Place, Ticket};
 
 fn any_fact(jobs: usize) -> impl Strategy<Value = Fact> {
     let id = (0..jobs, 1_u32..4).prop_map(|(n, attempt)| AttemptId { job: job_id(n), attempt });
     let outcome = prop::sample::select(Outcome::ALL.to_vec());
-    (id, 0_u8..13, 1_u64..4, 0_u8..2, outcome, 0_i64..400).prop_map(
+    (id, 0_u8..15, 1_u64..4, 0_u8..2, outcome, 0_i64..400).prop_map(
         |(id, kind, seq, who, outcome, time)| match kind {
             0 => reserved(id, who),
             1 => Fact::Refused { id, agent: agent(who), reason: "full".to_owned() },
@@ -25,6 +26,12 @@ fn any_fact(jobs: usize) -> impl Strategy<Value = Fact> {
             9 => ended(id, seq, outcome),
             10 => Fact::Overdue { id, renewed_before: Timestamp(time) },
             11 => Fact::Lost { id, contained: who == 0 },
+            12 => Fact::Admitted { place: Place::Job(id.job) },
+            13 => Fact::WaitExpired {
+                place: Place::Job(id.job),
+                reason: "long".to_owned(),
+                by: "me".to_owned(),
+            },
             _ if seq == 1 => cancel(who == 0),
             _ if seq == 2 => Fact::QueueExpired { job: id.job, reason: "late".to_owned() },
             _ => Fact::CancelJob {
@@ -51,6 +58,11 @@ fn lively() -> Loaded {
     ]);
     loaded.jobs.get_mut(&job_id(1)).unwrap().retry = retry;
     loaded.jobs.get_mut(&job_id(2)).unwrap().continue_on_error = true;
+    for n in 3..6 {
+        let ticket = Ticket { gate: 7, cancels: n == 5 };
+        loaded.jobs.get_mut(&job_id(n)).unwrap().ticket = Some(ticket);
+    }
+    loaded.gates.insert(7, Gate { slots: 1, ..Gate::default() });
     start(&mut loaded, 0);
     start(&mut loaded, 1);
     offer(&mut loaded, 2, Timestamp(100));
