@@ -22,6 +22,7 @@ use std::{
 
 use shuntyard_core::{
     apply::Fact,
+    gate::Place,
     mutant::{self, Mutant},
     timers::Timers,
 };
@@ -137,9 +138,10 @@ enum Wake {
 }
 
 /// A reconciler's turn.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tick {
     Dispatch,
+    Gates,
     /// All of them.
     Period,
 }
@@ -165,12 +167,16 @@ struct World {
     serial: u64,
     source: SourceId,
     works: Vec<Work>,
+    /// Some of them may belong to concurrency groups.
+    gated: bool,
     /// Deliveries that were answered 2xx.
     accepted: BTreeSet<usize>,
     truth: Truth,
     seen: invariants::Seen,
     names: BTreeMap<JobId, String>,
     named: BTreeSet<RunId>,
+    /// Who holds a slot of each group now, seen from the states of runs and jobs alone.
+    holders: BTreeMap<String, BTreeSet<Place>>,
     /// What agents were told to be safe.
     acked_logs: BTreeMap<(AttemptId, u32), u64>,
     acked_facts: BTreeMap<AttemptId, u64>,
@@ -230,7 +236,13 @@ impl World {
         let (store, _) =
             runtime.block_on(Store::open(options)).expect("a database in memory opens");
         let changes = store.changes();
-        let works = (0..scale.deliveries).map(|_| scale::work(&mut rng, scale.pace)).collect();
+        // Another source of randomness, so that groups change nothing else of a seed's story.
+        let mut groups = Rng::new(rng.clone().next());
+        let mut groups = groups.chance(500).then_some(groups);
+        let works: Vec<Work> = (0..scale.deliveries)
+            .map(|_| scale::work(&mut rng, scale.pace, groups.as_mut()))
+            .collect();
+        let gated = groups.is_some();
         let source = SourceId::mint(Timestamp(START), rng.bytes());
         Self {
             rng,
@@ -252,11 +264,13 @@ impl World {
             serial: 0,
             source,
             works,
+            gated,
             accepted: BTreeSet::new(),
             truth: Truth::default(),
             seen: BTreeMap::new(),
             names: BTreeMap::new(),
             named: BTreeSet::new(),
+            holders: BTreeMap::new(),
             acked_logs: BTreeMap::new(),
             acked_facts: BTreeMap::new(),
             cancelled: BTreeMap::new(),

@@ -22,7 +22,9 @@ fn seed(mutant: Mutant) -> u64 {
         | Mutant::BeginSuperseded
         | Mutant::DoubleEdge
         | Mutant::ForgetCount
-        | Mutant::EndDeliveryApart => 0,
+        | Mutant::EndDeliveryApart
+        | Mutant::OverfillGate
+        | Mutant::ForgetWake => 0,
     }
 }
 

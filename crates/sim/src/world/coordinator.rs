@@ -39,7 +39,8 @@ pub(super) struct Coordinator {
     /// What waits for the next commit.
     batch: Vec<(LinkId, Item)>,
     flushing: bool,
-    dispatching: bool,
+    /// Reconcilers that were poked and have not looked yet.
+    poked: BTreeSet<Tick>,
 }
 
 struct Session {
@@ -74,7 +75,7 @@ impl Coordinator {
             sessions: BTreeMap::new(),
             batch: Vec::new(),
             flushing: false,
-            dispatching: false,
+            poked: BTreeSet::new(),
         }
     }
 }
@@ -113,6 +114,9 @@ impl World {
         for &run in &hint.runs {
             self.check_run(run);
         }
+        if !hint.runs.is_empty() {
+            self.check_gates();
+        }
         match (result, fault) {
             (Ok(_), Some(2)) => {
                 self.trace(format_args!("coordinator{c}: dies after: {what}"));
@@ -143,6 +147,7 @@ impl World {
             all.cancels.extend(change.cancels);
             all.ended.extend(change.ended);
             all.queue_ready |= change.queue_ready;
+            all.gates |= change.gates;
         }
         all.runs.sort_unstable();
         all.runs.dedup();
@@ -156,6 +161,9 @@ impl World {
     fn hint(&mut self, c: usize, change: &Change) {
         if change.queue_ready {
             self.poke_dispatch(c);
+        }
+        if change.gates {
+            self.poke(c, Tick::Gates);
         }
         for &id in &change.ended {
             self.freed(c, id);
@@ -171,12 +179,15 @@ impl World {
     }
 
     fn poke_dispatch(&mut self, c: usize) {
+        self.poke(c, Tick::Dispatch);
+    }
+
+    fn poke(&mut self, c: usize, tick: Tick) {
         let coordinator = &mut self.coordinators[c];
-        if coordinator.up && !coordinator.dispatching {
-            coordinator.dispatching = true;
+        if coordinator.up && coordinator.poked.insert(tick) {
             let life = coordinator.life;
             let after = self.think(c);
-            self.at(self.now + after, Event::Tick { coordinator: c, life, tick: Tick::Dispatch });
+            self.at(self.now + after, Event::Tick { coordinator: c, life, tick });
         }
     }
 
@@ -316,7 +327,7 @@ impl World {
         coordinator.life += 1;
         coordinator.batch.clear();
         coordinator.flushing = false;
-        coordinator.dispatching = false;
+        coordinator.poked.clear();
         let sessions = std::mem::take(&mut coordinator.sessions);
         for session in sessions.into_values() {
             self.hang_up(session.link, End::Coordinator);

@@ -5,12 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shuntyard_core::{
     apply::Counts,
+    gate::Place,
     state::{AttemptState, JobState},
 };
 use shuntyard_protocol::{JobId, Outcome, RunId, agent::AttemptId};
 use shuntyard_store::{AttemptInfo, JobInfo, RunFilter, RunInfo};
 
-use super::{World, scale::JobPlan, truth::Life};
+use super::{
+    World,
+    scale::{JobPlan, slots},
+    truth::Life,
+};
 
 /// What was last seen of a job.
 pub(super) type Seen = BTreeMap<JobId, (JobState, u32)>;
@@ -95,7 +100,13 @@ fn group(name: &str, jobs: &[JobInfo]) -> Option<Outcome> {
 }
 
 /// A job goes on only when every edge lets it, and is skipped only when one never will.
-pub(super) fn edges(job: &JobInfo, plan: &JobPlan, jobs: &[JobInfo]) -> Result<(), String> {
+/// A run that waits at its gate holds all its jobs.
+pub(super) fn edges(
+    job: &JobInfo,
+    plan: &JobPlan,
+    jobs: &[JobInfo],
+    held: bool,
+) -> Result<(), String> {
     let met = plan
         .needs
         .iter()
@@ -105,14 +116,14 @@ pub(super) fn edges(job: &JobInfo, plan: &JobPlan, jobs: &[JobInfo]) -> Result<(
         .iter()
         .any(|need| group(&need.job, jobs).is_some_and(|outcome| !need.when.contains(&outcome)));
     match job.state {
-        JobState::Blocked if met && !plan.needs.is_empty() => {
+        JobState::Blocked if met && !held && !plan.needs.is_empty() => {
             Err(format!("{} is blocked although every edge lets it go", job.id))
         }
         JobState::Ended(Outcome::Skipped) if !doomed => {
             Err(format!("{} was skipped although no edge is in its way", job.id))
         }
         JobState::Blocked | JobState::Ended(Outcome::Skipped | Outcome::Cancelled) => Ok(()),
-        state if !met => Err(format!("{} is {state} although an edge holds it", job.id)),
+        state if !met || held => Err(format!("{} is {state} although something holds it", job.id)),
         _ => Ok(()),
     }
 }
@@ -169,14 +180,53 @@ impl World {
                 ));
                 result = result.and_then(|()| self.check_result(job));
             }
-            let plans = self.works.get(n).and_then(|work| work.get(&run.workflow));
-            let plan = plans.and_then(|jobs| jobs.iter().find(|plan| plan.title == job.title));
+            let flow = self.works.get(n).and_then(|work| work.get(&run.workflow));
+            let plan = flow.and_then(|flow| flow.jobs.iter().find(|plan| plan.title == job.title));
             if let (Some(plan), None) = (plan, &job.carried_from) {
-                result = result.and_then(|()| edges(job, plan, &jobs));
+                result = result.and_then(|()| edges(job, plan, &jobs, run.held));
             }
         }
+        self.note_holders(n, &run, &jobs);
         if let Err(why) = result {
             self.violated(why);
+        }
+    }
+
+    /// A run holds its slot until it has ended, a job from when it is queued until it has.
+    fn note_holders(&mut self, n: usize, run: &RunInfo, jobs: &[JobInfo]) {
+        let Some(flow) = self.works.get(n).and_then(|work| work.get(&run.workflow)) else { return };
+        let of_run = flow.concurrency.iter().map(|group| {
+            (group.group.clone(), Place::Run(run.id), !run.held && !run.state.is_ended())
+        });
+        let of_jobs = jobs.iter().filter_map(|job| {
+            let plan = flow.jobs.iter().find(|plan| plan.title == job.title)?;
+            let waits = matches!(job.state, JobState::Blocked | JobState::Held);
+            let holds = !waits && !job.state.is_ended();
+            Some((plan.concurrency.as_ref()?.group.clone(), Place::Job(job.id), holds))
+        });
+        for (group, place, holds) in of_run.chain(of_jobs) {
+            let holders = self.holders.entry(group).or_default();
+            if holds {
+                holders.insert(place)
+            } else {
+                holders.remove(&place)
+            };
+        }
+    }
+
+    /// Never more holders than slots; and nobody waits for a free slot without being called.
+    pub(super) fn check_gates(&mut self) {
+        for (group, holders) in &self.holders {
+            let slots = slots(group) as usize;
+            if holders.len() > slots {
+                let n = holders.len();
+                return self.violated(format!("{n} hold one of {slots} slots of '{group}'"));
+            }
+        }
+        let asleep = self.runtime.block_on(self.store.gates_asleep());
+        let asleep = asleep.expect("a database in memory answers");
+        if !asleep.is_empty() {
+            self.violated(format!("somebody waits, and a slot of {asleep:?} is free"));
         }
     }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use shuntyard_core::{apply::Retry, state::OutcomeSet};
 use shuntyard_protocol::{
     Outcome,
-    plan::{self, Action, Need, RunsOn, Selector, Step},
+    plan::{self, Action, Concurrency, Need, RunsOn, Selector, Step},
 };
 
 use super::{faults::Kind, rng::Rng};
@@ -112,11 +112,25 @@ pub(super) struct JobPlan {
     pub(super) retry: Retry,
     pub(super) continue_on_error: bool,
     pub(super) needs: Vec<Need>,
+    pub(super) concurrency: Option<Concurrency>,
     pub(super) spec: plan::Job,
 }
 
+/// One workflow.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    pub(super) concurrency: Option<Concurrency>,
+    pub(super) jobs: Vec<JobPlan>,
+}
+
 /// The workflows that one delivery starts.
-pub(super) type Work = BTreeMap<String, Vec<JobPlan>>;
+pub(super) type Work = BTreeMap<String, Flow>;
+
+/// Groups of runs and of jobs, so that no run waits for itself; and their slots.
+const GROUPS: [&str; 2] = ["runs", "jobs"];
+pub(super) fn slots(group: &str) -> u32 {
+    if group == GROUPS[0] { 1 } else { 2 }
+}
 
 const WHEN: [&[Outcome]; 3] = [
     &[Outcome::Success],
@@ -124,13 +138,28 @@ const WHEN: [&[Outcome]; 3] = [
     &[Outcome::Failed, Outcome::TimedOut, Outcome::Lost, Outcome::Skipped],
 ];
 
-/// What a delivery asks for.
-pub(super) fn work(rng: &mut Rng, pace: Pace) -> Work {
+/// What a delivery asks for. `groups` says who belongs to which concurrency group; absent: nobody.
+pub(super) fn work(rng: &mut Rng, pace: Pace, mut groups: Option<&mut Rng>) -> Work {
     let mut work = Work::new();
     for n in 0..rng.size(1, 2) {
-        work.insert(format!("flow{n}"), jobs(rng, pace));
+        let mut flow = Flow { concurrency: None, jobs: jobs(rng, pace) };
+        if let Some(rng) = &mut groups {
+            flow.concurrency = group(rng, GROUPS[0]);
+            for job in &mut flow.jobs {
+                job.concurrency = group(rng, GROUPS[1]);
+            }
+        }
+        work.insert(format!("flow{n}"), flow);
     }
     work
+}
+
+fn group(rng: &mut Rng, name: &str) -> Option<Concurrency> {
+    rng.chance(400).then(|| Concurrency {
+        group: name.to_owned(),
+        cancel_in_progress: rng.chance(150),
+        max: slots(name),
+    })
 }
 
 fn jobs(rng: &mut Rng, pace: Pace) -> Vec<JobPlan> {
@@ -159,6 +188,7 @@ fn jobs(rng: &mut Rng, pace: Pace) -> Vec<JobPlan> {
             retry,
             continue_on_error: rng.chance(150),
             needs,
+            concurrency: None,
             spec: spec(rng, &name, pace),
         };
         for child in 0..children {

@@ -9,7 +9,7 @@ use shuntyard_core::{
     labels::Requirement,
 };
 use shuntyard_protocol::{EventId, JobId, RunId, agent::ToAgent};
-use shuntyard_server::parts::{fact, look, withdrawn};
+use shuntyard_server::parts::{fact, look, turn, withdrawn};
 use shuntyard_store::{Claimed, Delivery, NewEvent, NewJob, NewRun};
 
 use super::{DELIVERY_LEASE, Failed, QUEUE_MAX, Session};
@@ -21,22 +21,34 @@ impl World {
         if !coordinator.up || coordinator.life != life {
             return;
         }
+        coordinator.poked.remove(&tick);
         let result = match tick {
-            Tick::Dispatch => {
-                coordinator.dispatching = false;
-                self.dispatch(c)
-            }
+            Tick::Dispatch => self.dispatch(c),
+            Tick::Gates => self.turn_gates(c),
             Tick::Period => {
                 let after = self.rng.range(2000, 8000);
                 self.at(self.now + after, Event::Tick { coordinator: c, life, tick });
                 self.poke_dispatch(c);
-                self.expire(c).and_then(|()| self.inbox(c))
+                self.expire(c).and_then(|()| self.inbox(c)).and_then(|()| self.turn_gates(c))
             }
         };
         // A failed tick is tried again with the next period.
         if let Err(failed) = result {
             self.trace(format_args!("coordinator{c}: a tick ends early: {failed:?}"));
         }
+    }
+
+    fn turn_gates(&mut self, c: usize) -> Result<(), Failed> {
+        if !self.gated {
+            return Ok(());
+        }
+        let woken = self.call(c, "list woken gates", async |store| store.woken_gates().await)?;
+        for gate in woken {
+            let now = self.db_time(c);
+            let done = self.call(c, "turn a gate", async |store| turn(store, gate, now).await)?;
+            self.trace(format_args!("coordinator{c}: turns gate {gate} → {done}"));
+        }
+        Ok(())
     }
 
     fn dispatch(&mut self, c: usize) -> Result<(), Failed> {
@@ -179,8 +191,8 @@ impl World {
             body: json!({}),
         };
         let mut runs = Vec::new();
-        for (workflow, jobs) in work {
-            let jobs = jobs.into_iter().map(|job| NewJob {
+        for (workflow, flow) in work {
+            let jobs = flow.jobs.into_iter().map(|job| NewJob {
                 id: JobId::mint(now, self.rng.bytes()),
                 name: job.name,
                 title: job.title,
@@ -191,6 +203,7 @@ impl World {
                 retry: job.retry,
                 continue_on_error: job.continue_on_error,
                 needs: job.needs,
+                concurrency: job.concurrency,
             });
             let jobs: Vec<NewJob> = jobs.collect();
             runs.push(NewRun {
@@ -199,6 +212,7 @@ impl World {
                 file: format!("{workflow}.ts"),
                 plan_key: None,
                 timeout_ms: None,
+                concurrency: flow.concurrency,
                 env: BTreeMap::new(),
                 jobs,
             });
