@@ -169,9 +169,9 @@ impl Fact {
             Self::Refused { reason, .. }
             | Self::Abandoned { reason, .. }
             | Self::QueueExpired { reason, .. } => reason.len(),
-            Self::CancelRun { reason, by, .. } | Self::CancelJob { reason, by, .. } => {
-                reason.len() + by.len()
-            }
+            Self::CancelRun { reason, by, .. }
+            | Self::CancelJob { reason, by, .. }
+            | Self::WaitExpired { reason, by, .. } => reason.len() + by.len(),
             Self::Attempt { fact: AttemptFact::StepEnded(end), .. } => {
                 let error = end.error.as_ref().map_or(0, String::len);
                 error + end.outputs.as_ref().map_or(0, value_weight)
@@ -188,7 +188,8 @@ impl Fact {
             | Self::Begin { .. }
             | Self::Renewed { .. }
             | Self::Overdue { .. }
-            | Self::Lost { .. } => 0,
+            | Self::Lost { .. }
+            | Self::Admitted { .. } => 0,
         }
     }
 }

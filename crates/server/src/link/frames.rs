@@ -187,7 +187,7 @@ impl Frames {
         );
         self.app.store.submit(Fact::Abandoned { id, agent: self.agent, reason }).await?;
         self.freed(id);
-        self.send(&ToAgent::Superseded { id, finish: false }, b"").await
+        self.send(&ToAgent::Superseded { id }, b"").await
     }
 
     async fn send(&mut self, frame: &ToAgent, payload: &[u8]) -> anyhow::Result<()> {
