@@ -204,21 +204,9 @@ impl World {
                     self.links(a, c).for_each_in(self, World::cut);
                 }
             }
-            Fault::Degrade { late_ms } => {
-                let a = self.some_supervisor().map_or(a, |(a, _)| a);
-                for c in 0..self.coordinators.len() {
-                    let stall = |world: &mut Self, link| world.stall(link, End::Agent, late_ms);
-                    self.links(a, c).for_each_in(self, stall);
-                }
-                let mute = self.rng.range(2000, 12_000);
-                self.at(self.now + mute, Event::Fault(Fault::Mute { agent: a }));
-                self.at(self.now + late_ms + 20, Event::Fault(Fault::CutOff { agent: a }));
-            }
+            Fault::Degrade { late_ms } => self.degrade(a, late_ms),
             Fault::Mute { agent } => {
-                for c in 0..self.coordinators.len() {
-                    let mute = |world: &mut Self, link| world.lose(link, End::Coordinator);
-                    self.links(agent, c).for_each_in(self, mute);
-                }
+                self.on_links_of(agent, |world, link| world.lose(link, End::Coordinator));
             }
             Fault::CutOff { agent } => {
                 for c in 0..self.coordinators.len() {
@@ -227,16 +215,28 @@ impl World {
                 }
             }
             Fault::HangUp { agent } => {
-                for c in 0..self.coordinators.len() {
-                    let hang_up = |world: &mut Self, link| world.offline(agent, link);
-                    self.links(agent, c).for_each_in(self, hang_up);
-                }
+                self.on_links_of(agent, |world, link| world.offline(agent, link));
             }
             Fault::DatabaseDown { for_ms } => self.database_down_until = self.now + for_ms,
             Fault::Forge => self.forge(c),
             Fault::CancelRun { force } => self.cancel_run(c, force),
             Fault::CancelJob { force } => self.cancel_job(c, force),
             Fault::Rerun { only_failed } => self.rerun(c, only_failed),
+        }
+    }
+
+    /// First its answers come late, then nothing of it arrives, then its links break.
+    fn degrade(&mut self, a: usize, late_ms: i64) {
+        let a = self.some_supervisor().map_or(a, |(a, _)| a);
+        self.on_links_of(a, |world, link| world.stall(link, End::Agent, late_ms));
+        let mute = self.rng.range(2000, 12_000);
+        self.at(self.now + mute, Event::Fault(Fault::Mute { agent: a }));
+        self.at(self.now + late_ms + 20, Event::Fault(Fault::CutOff { agent: a }));
+    }
+
+    fn on_links_of(&mut self, a: usize, act: impl Fn(&mut Self, super::LinkId)) {
+        for c in 0..self.coordinators.len() {
+            self.links(a, c).for_each_in(self, &act);
         }
     }
 
