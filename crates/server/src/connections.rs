@@ -208,6 +208,8 @@ impl AsyncRead for Connection {
         let poll = Pin::new(&mut self.stream).poll_read(cx, buffer);
         let read = (buffer.filled().len() - before) as u64;
         if !self.peer.takes(read) {
+            // An error comes without bytes.
+            buffer.set_filled(before);
             let error = "more than a stranger may send";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, error)));
         }
