@@ -218,7 +218,8 @@ proptest! {
 
 #[test]
 fn large_inputs_take_a_multiple_of_their_length() {
-    let lines = |count: usize| (0..count).map(|i| format!("dir{i}/*.rs\n")).collect::<String>();
+    let lines =
+        |count: usize| (0..count).map(|i| format!("dir{i}/*.rs\n")).collect::<Vec<_>>().concat();
     let frame = |facts: &str| {
         let header = format!(
             r#"{{"type":"facts","id":{{"job":"job_01hf7yat00ew3re1r70w3ge1r7","attempt":1}},

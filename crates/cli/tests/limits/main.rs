@@ -7,6 +7,7 @@
     clippy::print_stderr,
     clippy::print_stdout,
     clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
     reason = "tests measure real time and fail by panicking"
 )]
 

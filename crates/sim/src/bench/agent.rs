@@ -58,12 +58,11 @@ pub(super) async fn run(
     let mut bulks = BTreeMap::new();
     loop {
         // What came together is answered with one flush, as a busy agent does.
-        let message = match stream.next().now_or_never() {
-            Some(message) => message,
-            None => {
-                sink.flush().await?;
-                stream.next().await
-            }
+        let message = if let Some(message) = stream.next().now_or_never() {
+            message
+        } else {
+            sink.flush().await?;
+            stream.next().await
         };
         let Some(message) = message else { return Ok(()) };
         let Message::Binary(bytes) = message? else { continue };
