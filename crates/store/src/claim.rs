@@ -19,6 +19,8 @@ use crate::{
 
 /// Most jobs of one claim.
 pub(crate) const CLAIM_MAX: u32 = 500;
+/// Claims that may run at the same time and still each find all that they ask for.
+const CLAIMS_AT_ONCE: i64 = 4;
 /// A waiting job rises by one level of priority in this time, so that none waits for ever.
 pub(crate) const LIFT_MS: i64 = 10 * 60 * 1000;
 
@@ -142,6 +144,8 @@ async fn take(
     now: Timestamp,
 ) -> Result<Vec<Taken>, StoreError> {
     let lock = tx.lock(Lock::Claimed);
+    // What other claims have locked is passed over, so with PostgreSQL there must be more to choose from.
+    let heads = i64::from(limit) * if tx.is_pg() { CLAIMS_AT_ONCE } else { 1 };
     on!(tx, Db, c => {
         // Within a class the older one goes first, so a claim looks only at the heads.
         let mut q = QueryBuilder::<Db>::new("with heads as (select q.seq, q.org, q.queued_at, \
@@ -149,7 +153,7 @@ async fn take(
         push_ids!(q, classes);
         q.push(") and q.seq <= coalesce((select h.seq from queue h where h.class = c.id \
             order by h.seq limit 1 offset ");
-        q.push_bind(i64::from(limit) - 1).push("), ").push_bind(i64::MAX);
+        q.push_bind(heads - 1).push("), ").push_bind(i64::MAX);
         q.push(")), ranked as (select seq as ranked_seq, \
             row_number() over (partition by org order by priority + (");
         q.push_bind(now.0).push(" - queued_at) / ").push_bind(LIFT_MS);

@@ -94,6 +94,8 @@ pub(crate) const LEASE: &str = "update delivery set owner = $1, next_at = $2, tr
 pub(crate) const ADOPT: &str = "update delivery set next_at = $1, owner = null \
     where state = 'pending' and owner is not null and next_at > $1 and not exists \
     (select 1 from instance where instance.id = delivery.owner and instance.beat_at >= $2)";
+pub(crate) const RELEASE: &str = "update delivery set next_at = $2, owner = null, tries = tries - 1 \
+    where state = 'pending' and owner = $1";
 pub(crate) const LEASE_PG: &str = "update delivery set owner = $1, next_at = $2, \
     tries = tries + 1 where id in (select id from delivery where state = 'pending' \
     and next_at <= $3 order by next_at, id limit $4 for update skip locked) returning *";
@@ -170,6 +172,21 @@ impl Store {
         tx.commit().await?;
         taken.sort_by_key(|delivery| (delivery.created_at, delivery.id));
         Ok(taken)
+    }
+
+    /// Makes deliveries due that `owner` leased and no longer works on; what interrupted it was no
+    /// try. Returns how many.
+    pub async fn release_deliveries(
+        &self,
+        owner: InstanceId,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let mut tx = self.inner.db.begin().await?;
+        let released = on!(&mut tx, Db, c => sqlx::query(RELEASE)
+            .bind(owner.uuid()).bind(now.0).execute(c).await.map(|done| done.rows_affected()))
+        .during("release deliveries")?;
+        tx.commit().await?;
+        Ok(released)
     }
 
     /// Makes deliveries due whose coordinator left, or has not said since `beaten_since` that it

@@ -63,10 +63,13 @@ impl<D: Disk> Journal<D> {
         Ok(journal)
     }
 
-    /// Adds a record; after an error it is not there.
+    /// Adds a record, which is not empty; after an error it is not there.
     pub(super) fn append(&mut self, payload: &[u8]) -> io::Result<Place> {
         if payload.len() > RECORD_BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "record above the limit"));
+        }
+        if payload.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "an empty record"));
         }
         self.mend()?;
         if self.next_is_new_segment() {
@@ -130,7 +133,8 @@ impl<D: Disk> Journal<D> {
         let Some((length, crc)) = header.split_first_chunk::<4>() else { return Ok(None) };
         let Ok(crc) = <[u8; 4]>::try_from(crc) else { return Ok(None) };
         let length = u32::from_be_bytes(*length) as usize;
-        if length > RECORD_BYTES_MAX {
+        // No record is empty: the checksum of nothing is zero, so zeros that a crash left would be one.
+        if length == 0 || length > RECORD_BYTES_MAX {
             return Ok(None);
         }
         let payload = self.disk.read(place.segment, place.at + HEADER_BYTES as u64, length)?;

@@ -321,3 +321,17 @@ proptest! {
         prop_assert_eq!(coordinator.streams, written);
     }
 }
+
+#[test]
+fn zeros_that_a_crash_left_are_no_record() {
+    let (log, facts) = (MemoryDisk::default(), MemoryDisk::default());
+    let mut spool = Spool::open(log.clone(), facts.clone(), u64::MAX).unwrap();
+    spool.append_fact(&AttemptFact::StepStarted { step: 0, at: Timestamp(1) }).unwrap();
+    spool.sync().unwrap();
+    for (bytes, _) in facts.0.borrow_mut().values_mut() {
+        bytes.extend([0; 40]);
+    }
+    let mut spool = Spool::open(log, facts, u64::MAX).unwrap();
+    spool.sync().unwrap();
+    assert_eq!(spool.next_facts().unwrap().len(), 1);
+}

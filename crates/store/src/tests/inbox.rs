@@ -81,6 +81,10 @@ pub(super) async fn deliveries_are_leased_retried_and_finished(w: &World) {
     assert_eq!(again[0].1.error.as_deref(), Some("no network"));
     w.pass(60_000);
     assert_eq!(lease(9).await.len(), 2, "the holders died");
+    assert_eq!(w.store.release_deliveries(w.instance, w.now()).await.unwrap(), 2);
+    let again = lease(9).await;
+    let tries: Vec<_> = again.iter().map(|(key, row)| (key.as_str(), row.tries)).collect();
+    assert_eq!(tries, [("d2", 3), ("d3", 2)], "an interruption is no try");
 }
 
 pub(super) async fn deliveries_of_a_dead_coordinator_are_due_at_once(w: &World) {
