@@ -10,21 +10,23 @@ fn seed(mutant: Mutant) -> u64 {
     match mutant {
         Mutant::DropFence => 17,
         Mutant::LeaseFromAnswer => 101,
-        Mutant::AckBeforeCommit => 9,
+        Mutant::AckBeforeCommit => 28,
         Mutant::AcceptLateResult => 19,
         Mutant::IgnoreKeyHash => 12,
         Mutant::RetryUncontained => 3,
         Mutant::KeepOverlap => 42,
-        Mutant::SupersedeEnded | Mutant::ForgetResend | Mutant::TrimUnacked => 1,
+        Mutant::SupersedeEnded
+        | Mutant::ForgetResend
+        | Mutant::TrimUnacked
+        | Mutant::OverfillGate
+        | Mutant::ForgetWake => 1,
         Mutant::SkipSpoolSync
         | Mutant::ReuseAttemptNumber
         | Mutant::LostWhenOverdue
         | Mutant::BeginSuperseded
         | Mutant::DoubleEdge
         | Mutant::ForgetCount
-        | Mutant::EndDeliveryApart
-        | Mutant::OverfillGate
-        | Mutant::ForgetWake => 0,
+        | Mutant::EndDeliveryApart => 0,
     }
 }
 
