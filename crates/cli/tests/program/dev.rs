@@ -242,15 +242,14 @@ async fn ctrl_c_asks_commands_to_stop_and_leaves_what_is_queued() {
     let jobs = format!(
         "job('slow', {{ priority: 5, steps: [sh('trap \"echo asked to stop; exit 0\" TERM; sleep {sleep} & {}; wait')] }}), \
          job('queued', {{ steps: [sh('echo had its turn')] }})",
-        gate.wait()
+        gate.pass()
     );
     let path = repository(&machine, "web", &jobs);
     let (mut dev, _, run) = interrupted(&machine, &path).await;
-    let waiting = gate.reached().await;
+    drop(gate.reached().await);
     dev.signal(Signal::INT);
     assert_eq!(dev.end().await, 130, "{}{}", dev.out(), dev.err());
     assert_eq!(running(&sleep), 0);
-    drop(waiting);
     let (mut dev, api, again) = interrupted(&machine, &path).await;
     assert_eq!(again, run);
     let run = api.ended(&run).await;

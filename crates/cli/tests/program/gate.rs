@@ -23,6 +23,13 @@ impl Gate {
         format!("read -r _ < /dev/tcp/127.0.0.1/{port}")
     }
 
+    /// What a step says to tell that it came here, and goes on. A shell that reads does not see a
+    /// signal that comes just before it reads; one that waits for a child does.
+    pub(crate) fn pass(&self) -> String {
+        let port = self.0.local_addr().unwrap().port();
+        format!(": > /dev/tcp/127.0.0.1/{port}")
+    }
+
     /// Waits until a step has come this far.
     pub(crate) async fn reached(&self) -> Waiting {
         let reached = time::timeout(crate::machine::PATIENCE, self.0.accept()).await;
