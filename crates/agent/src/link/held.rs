@@ -18,8 +18,10 @@ use crate::{
 };
 use shuntyard_protocol::agent::Spec;
 
-/// Before a supervisor that cannot be reached is tried again.
-const RETRY: Duration = Duration::from_millis(100);
+/// Before a supervisor that cannot be reached is tried again: it has just been started, most likely.
+/// Twice as long each time, up to [`RETRY_LONGEST`].
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+const RETRY_LONGEST: Duration = Duration::from_millis(100);
 /// How long a supervisor whose attempt is over may take to end, before it is killed.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 /// Room of the pipe between a custodian and the hub.
@@ -93,14 +95,19 @@ pub(super) async fn run(hub: Arc<Hub>, dir: AttemptDir) {
 
 async fn see_through(hub: &Hub, dir: &AttemptDir) {
     let id = dir.id;
+    let mut pause = RETRY_FIRST;
     loop {
         match dir.try_lock() {
             Ok(None) => match wire::connect(dir.root()).await {
                 Ok(stream) => {
+                    pause = RETRY_FIRST;
                     let (read, write) = stream.into_split();
                     carry(hub, dir, read, write).await;
                 }
-                Err(_) => tokio::time::sleep(RETRY).await,
+                Err(_) => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_LONGEST);
+                }
             },
             Ok(Some(_lock)) => {
                 let wanted = hub.mailbox(id).is_some_and(|mailbox| !mailbox.is_superseded());
@@ -195,7 +202,8 @@ async fn carry<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         result = down => result,
     };
     if let Err(error) = result {
-        tracing::warn!(attempt = %id, "link to the supervisor: {error:#}");
+        // It is tried again; a supervisor that ended closes its side while something is on its way.
+        tracing::info!(attempt = %id, "link to the supervisor: {error:#}");
     }
 }
 
