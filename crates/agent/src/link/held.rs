@@ -98,17 +98,16 @@ async fn see_through(hub: &Hub, dir: &AttemptDir) {
     let mut pause = RETRY_FIRST;
     loop {
         match dir.try_lock() {
-            Ok(None) => match wire::connect(dir.root()).await {
-                Ok(stream) => {
+            Ok(None) => {
+                if let Ok(stream) = wire::connect(dir.root()).await {
                     pause = RETRY_FIRST;
                     let (read, write) = stream.into_split();
                     carry(hub, dir, read, write).await;
-                }
-                Err(_) => {
+                } else {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(RETRY_LONGEST);
                 }
-            },
+            }
             Ok(Some(_lock)) => {
                 let wanted = hub.mailbox(id).is_some_and(|mailbox| !mailbox.is_superseded());
                 if dir.is_done() || !wanted {
