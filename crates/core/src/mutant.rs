@@ -40,6 +40,8 @@ pub enum Mutant {
     TrimUnacked,
     /// A delivery is ended apart from the creation of its runs.
     EndDeliveryApart,
+    /// A coordinator does not get again what it leased and was interrupted at.
+    ForgetInterrupted,
     /// A gate lets everybody through who finds nobody waiting.
     OverfillGate,
     /// Whoever leaves a gate wakes nobody.
@@ -47,7 +49,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::DropFence,
         Self::LeaseFromAnswer,
         Self::AckBeforeCommit,
@@ -65,6 +67,7 @@ impl Mutant {
         Self::ForgetResend,
         Self::TrimUnacked,
         Self::EndDeliveryApart,
+        Self::ForgetInterrupted,
         Self::OverfillGate,
         Self::ForgetWake,
     ];

@@ -1,6 +1,6 @@
 //! Everything that the parts of a coordinator share.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use shuntyard_protocol::InstanceId;
 use shuntyard_script::Launcher;
@@ -41,8 +41,6 @@ pub struct App {
     pub classes: Classes,
     pub(crate) starts: mpsc::Sender<Wanted>,
     pub pokes: Pokes,
-    /// A tick of the inbox has begun and not come to its end.
-    pub(crate) inbox_interrupted: AtomicBool,
     pub unverified: Unverified,
     pub(crate) handshakes: Handshakes,
     pub metrics: Metrics,

@@ -84,18 +84,18 @@ impl Git {
         Ok(path)
     }
 
-    /// Makes sure that the commits in `needed` are in the source's mirror, and tries it for those in
-    /// `wanted`. Returns all that are there now.
+    /// Makes sure that the objects in `needed` are in the source's mirror, and tries it for those in
+    /// `wanted`. Returns the commit of each that is there now.
     pub async fn fetch(
         &self,
         source: SourceId,
         url: &str,
         needed: &[&str],
         wanted: &[&str],
-    ) -> anyhow::Result<BTreeMap<String, CommitInfo>> {
+    ) -> anyhow::Result<BTreeMap<String, String>> {
         let mirror = self.open(source).await?;
         let all: Vec<_> = needed.iter().chain(wanted).copied().collect();
-        let known = infos(&mirror, &all).await?;
+        let known = commits_of(&mirror, &all).await?;
         let missing = |commits: &[&'_ str]| -> Vec<String> {
             let missing = commits.iter().filter(|commit| !known.contains_key(**commit));
             missing.map(|&commit| commit.to_owned()).collect()
@@ -108,7 +108,7 @@ impl Git {
         if let Err(error) = fetch_into(&mirror, url, &wanted).await {
             tracing::debug!(error = format!("{error:#}"), "a commit is not there any more");
         }
-        infos(&mirror, &all).await
+        commits_of(&mirror, &all).await
     }
 
     /// The texts below the workflow folder at a commit, by path in the repository.
@@ -150,6 +150,17 @@ impl Git {
     pub async fn merge_base(&self, source: SourceId, a: &str, b: &str) -> Option<String> {
         let base = git(Place::Bare(&self.mirror(source)), ["merge-base", a, b]).await.ok()?;
         Some(String::from_utf8_lossy(&base).trim().to_owned())
+    }
+
+    pub async fn commit_info(&self, source: SourceId, commit: &str) -> anyhow::Result<CommitInfo> {
+        let log = ["log", "-1", "--format=%s%n%an", commit];
+        let text = git(Place::Bare(&self.mirror(source)), log).await?;
+        let text = String::from_utf8_lossy(&text);
+        let mut lines = text.lines().map(|line| line.chars().take(500).collect::<String>());
+        Ok(CommitInfo {
+            subject: lines.next().unwrap_or_default(),
+            author: lines.next().unwrap_or_default(),
+        })
     }
 
     /// The head of the remote's default branch.
@@ -206,25 +217,23 @@ impl Git {
     }
 }
 
-/// What is known of those commits that a repository has.
-async fn infos(
+/// The commits that a repository has of these objects. An annotated tag is an object of its own, and
+/// stands for its commit.
+async fn commits_of(
     repository: &Path,
-    commits: &[&str],
-) -> anyhow::Result<BTreeMap<String, CommitInfo>> {
-    for commit in commits {
-        check_commit(commit)?;
+    objects: &[&str],
+) -> anyhow::Result<BTreeMap<String, String>> {
+    for object in objects {
+        check_commit(object)?;
     }
-    let mut args = vec!["log", "--no-walk", "--ignore-missing", "-z", "--format=%H%n%s%n%an"];
-    args.extend(commits);
-    let text = git(Place::Bare(repository), args).await?;
-    let text = String::from_utf8_lossy(&text);
-    let info = |entry: &str| {
-        let mut lines = entry.split('\n');
-        let commit = lines.next().filter(|commit| !commit.is_empty())?.to_owned();
-        let mut line = || lines.next().unwrap_or_default().chars().take(500).collect();
-        Some((commit, CommitInfo { subject: line(), author: line() }))
-    };
-    Ok(text.split('\0').filter_map(info).collect())
+    let request: String = objects.iter().flat_map(|object| [object, "^{commit}\n"]).collect();
+    let check = ["cat-file", "--batch-check=%(objectname)"];
+    let answer = run(Place::Bare(repository), check, request.as_bytes()).await?;
+    let answer = String::from_utf8_lossy(&answer);
+    // A line for each: its name, or what was asked for and why it has none.
+    let lines = objects.iter().zip(answer.lines());
+    let found = lines.filter(|(_, line)| !line.contains(' '));
+    Ok(found.map(|(&object, line)| (object.to_owned(), line.to_owned())).collect())
 }
 
 async fn fetch_into(mirror: &Path, url: &str, commits: &[String]) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 //! A delivery is leased, so that a coordinator that dies over it leaves it to another one; ending it
 //! and creating its runs is one transaction.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, bail};
 use futures_util::future;
@@ -76,12 +76,7 @@ async fn batch(app: &App) -> anyhow::Result<bool> {
 
 /// One tick of the reconciler.
 pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
-    // Whatever ended the last tick early left deliveries leased that nobody works on.
-    if app.inbox_interrupted.swap(true, Ordering::Relaxed) {
-        app.store.release_deliveries(app.instance, app.env.now()).await?;
-    }
     while batch(app).await? {}
-    app.inbox_interrupted.store(false, Ordering::Relaxed);
     Ok(())
 }
 
@@ -251,7 +246,8 @@ async fn complete(app: &App, source: &Source, incoming: Incoming) -> anyhow::Res
         Base::New | Base::None => None,
     };
     let mut known = app.git.fetch(source.id, &url, &needed, wanted.as_slice()).await?;
-    let info = known.remove(&commit).with_context(|| format!("{commit} is not a commit"))?;
+    let commit = known.remove(&commit).with_context(|| format!("{commit} is no commit"))?;
+    let info = app.git.commit_info(source.id, &commit).await?;
     let before = match &incoming.base {
         Base::Before(before) => Some(before.clone()),
         Base::New | Base::Target(_) | Base::None => None,

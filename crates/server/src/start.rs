@@ -4,7 +4,7 @@ use std::{
     fs::{File, TryLockError},
     net::SocketAddr,
     path::Path,
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
     time::Duration,
 };
 
@@ -133,8 +133,6 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
         classes: Classes::default(),
         starts,
         pokes: Pokes::default(),
-        // An earlier life of this instance may have left some.
-        inbox_interrupted: AtomicBool::new(true),
         unverified: Unverified::default(),
         handshakes: Handshakes::default(),
         metrics: Metrics::default(),

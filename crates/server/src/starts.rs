@@ -11,89 +11,149 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use shuntyard_core::{event::Event, limits};
 use shuntyard_protocol::{
-    Outcome,
+    Outcome, SourceId,
     agent::{AttemptId, Code, Spec, Upstream},
     plan::{Action, Job},
 };
-use shuntyard_store::{SpecParts, UpstreamParts};
+use shuntyard_store::{Source, SpecParts, StoreError, UpstreamParts};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{app::App, watch};
 
 /// Starts that wait to be read; then links wait.
 pub(crate) const CAPACITY: usize = 512;
+/// Starts that are read together, which bounds what they hold in memory.
+const BATCH: usize = 64;
 
-/// A start that a link waits for. It is answered with nothing when the attempt is no longer current,
-/// and dropped when the database does not answer.
+/// A start that a link waits for. It is dropped when the database does not answer.
 pub(crate) struct Wanted {
     pub(crate) id: AttemptId,
-    pub(crate) reply: oneshot::Sender<Option<Box<Start>>>,
+    pub(crate) reply: oneshot::Sender<Answer>,
 }
 
-/// Reads what is wanted, as much at a time as came during the last read.
-pub(crate) async fn run(app: Arc<App>, mut wanted: mpsc::Receiver<Wanted>) {
-    let mut batch = Vec::with_capacity(CAPACITY);
-    while wanted.recv_many(&mut batch, CAPACITY).await > 0 {
-        let ids: Vec<_> = batch.iter().map(|wanted| wanted.id).collect();
-        match read(&app, &ids).await {
-            Ok(mut starts) => {
-                for Wanted { id, reply } in batch.drain(..) {
-                    // A link that is gone will ask again when its agent is back.
-                    drop(reply.send(starts.remove(&id).map(Box::new)));
-                }
-            }
-            Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "jobs cannot be started");
-                batch.clear();
-            }
-        }
-    }
+/// What came of it.
+pub(crate) enum Answer {
+    Start(Box<Start>),
+    /// The attempt is no longer current.
+    Gone,
+    /// What is stored of the job cannot be understood, by whomever it is asked.
+    Unusable(String),
 }
 
 /// What a start carries.
 pub(crate) struct Start {
     pub(crate) spec: Spec,
     /// The workflow folder, for jobs with functions.
-    pub(crate) folder: Vec<u8>,
+    pub(crate) folder: Option<Arc<str>>,
+}
+
+/// Reads what is wanted, as much at a time as came during the last read.
+pub(crate) async fn run(app: Arc<App>, mut wanted: mpsc::Receiver<Wanted>) {
+    let mut batch = Vec::with_capacity(BATCH);
+    while wanted.recv_many(&mut batch, BATCH).await > 0 {
+        let ids: Vec<_> = batch.iter().map(|wanted| wanted.id).collect();
+        match read(&app, &ids).await {
+            Ok(answers) => reply(batch.drain(..), answers),
+            // One of them is at fault; it must not hold up the others.
+            Err(error) if error.is_poison() => {
+                for wanted in batch.drain(..) {
+                    let id = wanted.id;
+                    match read(&app, &[id]).await {
+                        Ok(answers) => reply([wanted], answers),
+                        Err(error) if error.is_poison() => {
+                            reply([wanted], BTreeMap::from([(id, unusable(&error.into()))]));
+                        }
+                        Err(error) => unanswered(&error),
+                    }
+                }
+            }
+            Err(error) => {
+                unanswered(&error);
+                batch.clear();
+            }
+        }
+    }
+}
+
+fn reply(wanted: impl IntoIterator<Item = Wanted>, mut answers: BTreeMap<AttemptId, Answer>) {
+    for Wanted { id, reply } in wanted {
+        // A link that is gone will ask again when its agent is back.
+        drop(reply.send(answers.remove(&id).unwrap_or(Answer::Gone)));
+    }
+}
+
+fn unanswered(error: &StoreError) {
+    tracing::warn!(%error, "jobs cannot be started");
+}
+
+fn unusable(error: &anyhow::Error) -> Answer {
+    Answer::Unusable(format!("the job cannot be started: {error:#}"))
 }
 
 /// What the starts of these attempts carry; those that are no longer current are left out.
-async fn read(app: &App, ids: &[AttemptId]) -> anyhow::Result<BTreeMap<AttemptId, Start>> {
+async fn read(app: &App, ids: &[AttemptId]) -> Result<BTreeMap<AttemptId, Answer>, StoreError> {
     let jobs: Vec<_> = ids.iter().map(|id| id.job).collect();
     let mut parts = app.store.specs_for(&jobs).await?;
-    let mut urls = BTreeMap::new();
-    for source in parts.values().filter_map(|parts| parts.source.as_ref()) {
-        if let Entry::Vacant(entry) = urls.entry(source.id) {
-            entry.insert(watch::code_url(app, source).await?);
-        }
-    }
-    let mut starts = BTreeMap::new();
+    let (mut answers, mut shared) = (BTreeMap::new(), Shared::default());
     for &id in ids {
         let parts = parts.remove(&id.job).filter(|parts| parts.job.attempt == id.attempt);
-        if let Some(parts) = parts {
-            let url = parts.source.as_ref().and_then(|source| urls.get(&source.id)).cloned();
-            starts.insert(id, start(app, id, parts, url).await?);
-        }
+        let Some(parts) = parts else { continue };
+        let answer = match start(app, id, parts, &mut shared).await {
+            Ok(start) => Answer::Start(Box::new(start)),
+            Err(error) => match error.downcast::<StoreError>() {
+                Ok(error) => return Err(error),
+                Err(error) => unusable(&error),
+            },
+        };
+        answers.insert(id, answer);
     }
-    Ok(starts)
+    Ok(answers)
+}
+
+/// What jobs of one batch have in common.
+#[derive(Default)]
+struct Shared {
+    urls: BTreeMap<SourceId, String>,
+    /// By plan.
+    folders: BTreeMap<String, Arc<str>>,
+}
+
+impl Shared {
+    /// Where the code is fetched from; nothing when its source was removed.
+    async fn url(&mut self, app: &App, source: Option<&Source>) -> anyhow::Result<Option<String>> {
+        let Some(source) = source else { return Ok(None) };
+        if let Entry::Vacant(entry) = self.urls.entry(source.id) {
+            entry.insert(watch::code_url(app, source).await?);
+        }
+        Ok(self.urls.get(&source.id).cloned())
+    }
+
+    async fn folder(&mut self, app: &App, plan: &str) -> anyhow::Result<Arc<str>> {
+        if let Some(folder) = self.folders.get(plan) {
+            return Ok(Arc::clone(folder));
+        }
+        let stored = app.store.plan(plan).await?;
+        let folder: Arc<str> =
+            stored.with_context(|| format!("plan {plan} is gone"))?.folder.into();
+        self.folders.insert(plan.to_owned(), Arc::clone(&folder));
+        Ok(folder)
+    }
 }
 
 async fn start(
     app: &App,
     id: AttemptId,
     mut parts: SpecParts,
-    url: Option<String>,
+    shared: &mut Shared,
 ) -> anyhow::Result<Start> {
     let job: Job =
         serde_json::from_value(std::mem::take(&mut parts.job.spec)).context("spec of a job")?;
     let has_functions = job.steps.iter().any(|step| matches!(step.action, Action::Function {}));
-    let folder = match (&parts.run.plan_key, has_functions) {
-        (Some(key), true) => {
-            let plan = app.store.plan(key).await?.with_context(|| format!("plan {key} is gone"))?;
-            plan.folder.into_bytes()
-        }
-        _ => Vec::new(),
+    let folder = match &parts.run.plan_key {
+        Some(plan) if has_functions => Some(shared.folder(app, plan).await?),
+        _ => None,
     };
+    let url = shared.url(app, parts.source.as_deref()).await?;
     Ok(Start { spec: assemble(app, id, parts, job, url)?, folder })
 }
 

@@ -113,6 +113,15 @@ impl Repository {
         self.point(&format!("refs/tags/{tag}"), at)
     }
 
+    /// Sets a tag with a message and returns the name of its object, which is what a push says.
+    ///
+    /// # Errors
+    /// When there is no such commit.
+    pub fn annotated_tag(&self, tag: &str, at: &str) -> anyhow::Result<String> {
+        git(Some(&self.path), ["tag", "--annotate", "--message", tag, tag, at], None, b"")?;
+        self.head(&format!("refs/tags/{tag}"))?.context("git made no tag")
+    }
+
     /// Deletes a branch and returns what it pointed to.
     ///
     /// # Errors

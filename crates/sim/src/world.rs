@@ -114,7 +114,7 @@ enum Event {
     Flush { coordinator: usize, life: u32 },
     Tick { coordinator: usize, life: u32, tick: Tick },
     Expire { coordinator: usize, life: u32, facts: Vec<Fact> },
-    Plan { coordinator: usize, life: u32, delivery: Box<Delivery> },
+    Plan { coordinator: usize, batch: u64, delivery: Box<Delivery> },
     StartCoordinator { coordinator: usize },
     StartAgent { agent: usize },
     Webhook { n: usize },
@@ -440,7 +440,9 @@ impl World {
             Event::Flush { coordinator, life } => self.flush(coordinator, life),
             Event::Tick { coordinator, life, tick } => self.tick(coordinator, life, tick),
             Event::Expire { coordinator, life, facts } => self.expired(coordinator, life, facts),
-            Event::Plan { coordinator, life, delivery } => self.plan(coordinator, life, &delivery),
+            Event::Plan { coordinator, batch, delivery } => {
+                self.plan(coordinator, batch, &delivery)
+            }
             Event::StartCoordinator { coordinator } => self.coordinator_start(coordinator),
             Event::StartAgent { agent } => self.agent_start(agent),
             Event::Webhook { n } => self.webhook(n),

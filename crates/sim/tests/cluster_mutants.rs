@@ -11,6 +11,7 @@ fn seed(mutant: Mutant) -> u64 {
         Mutant::DropFence => 17,
         Mutant::LeaseFromAnswer => 101,
         Mutant::AckBeforeCommit => 28,
+        Mutant::ForgetInterrupted => 90,
         Mutant::AcceptLateResult => 19,
         Mutant::IgnoreKeyHash => 12,
         Mutant::RetryUncontained => 3,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use shuntyard_core::mutant::{self, Mutant};
 use shuntyard_protocol::{DeliveryId, EventId, InstanceId, SourceId, Timestamp};
 
 use crate::{
@@ -88,17 +89,20 @@ pub(crate) const SAME: &str = "select id from delivery where source_id = $1 \
 /// A replay that is old enough is a delivery of its own.
 pub(crate) const FORGET: &str = "update delivery set body_digest = null \
     where source_id = $1 and body_digest = $2 and created_at <= $3";
-pub(crate) const LEASE: &str = "update delivery set owner = $1, next_at = $2, tries = tries + 1 \
-    where id in (select id from delivery where state = 'pending' and next_at <= $3 \
-    order by next_at, id limit $4) returning *";
+// Whoever asks for more works on nothing any more, so what it has leased it will get again: something
+// interrupted it, which was no try.
+pub(crate) const LEASE: &str = "update delivery set owner = $1, next_at = $2, \
+    tries = tries + case when owner = $1 then 0 else 1 end \
+    where id in (select id from delivery where state = 'pending' \
+    and (next_at <= $3 or owner = $5) order by next_at, id limit $4) returning *";
 pub(crate) const ADOPT: &str = "update delivery set next_at = $1, owner = null \
     where state = 'pending' and owner is not null and next_at > $1 and not exists \
     (select 1 from instance where instance.id = delivery.owner and instance.beat_at >= $2)";
-pub(crate) const RELEASE: &str = "update delivery set next_at = $2, owner = null, tries = tries - 1 \
-    where state = 'pending' and owner = $1";
 pub(crate) const LEASE_PG: &str = "update delivery set owner = $1, next_at = $2, \
-    tries = tries + 1 where id in (select id from delivery where state = 'pending' \
-    and next_at <= $3 order by next_at, id limit $4 for update skip locked) returning *";
+    tries = tries + case when owner = $1 then 0 else 1 end \
+    where id in (select id from delivery where state = 'pending' \
+    and (next_at <= $3 or owner = $5) order by next_at, id limit $4 \
+    for update skip locked) returning *";
 pub(crate) const FINISH: &str = "update delivery set state = $2, outcome = $3, event_id = $4, \
     ended_at = $5, error = null, owner = null where id = $1 and state = 'pending'";
 pub(crate) const RETRY: &str = "update delivery set next_at = $2, error = $3, owner = null \
@@ -155,7 +159,8 @@ impl Store {
     }
 
     /// Takes up to `limit` due deliveries, oldest first, until `now + lease`; then they are due
-    /// again, unless finished.
+    /// again, unless finished. What `owner` had already counts as due: it asks again only when it
+    /// works on none of them.
     pub async fn lease_deliveries(
         &self,
         owner: InstanceId,
@@ -164,29 +169,16 @@ impl Store {
         now: Timestamp,
     ) -> Result<Vec<Delivery>, StoreError> {
         let (until, limit) = ((now + lease).0, i64::from(limit));
+        let mine = (!mutant::on(Mutant::ForgetInterrupted)).then(|| owner.uuid());
         let mut tx = self.inner.db.begin().await?;
         let text = if tx.is_pg() { LEASE_PG } else { LEASE };
         let mut taken: Vec<Delivery> = on!(&mut tx, Db, c => sqlx::query_as(text)
-            .bind(owner.uuid()).bind(until).bind(now.0).bind(limit).fetch_all(c).await)
+            .bind(owner.uuid()).bind(until).bind(now.0).bind(limit).bind(mine)
+            .fetch_all(c).await)
         .during("lease deliveries")?;
         tx.commit().await?;
         taken.sort_by_key(|delivery| (delivery.created_at, delivery.id));
         Ok(taken)
-    }
-
-    /// Makes deliveries due that `owner` leased and no longer works on; what interrupted it was no
-    /// try. Returns how many.
-    pub async fn release_deliveries(
-        &self,
-        owner: InstanceId,
-        now: Timestamp,
-    ) -> Result<u64, StoreError> {
-        let mut tx = self.inner.db.begin().await?;
-        let released = on!(&mut tx, Db, c => sqlx::query(RELEASE)
-            .bind(owner.uuid()).bind(now.0).execute(c).await.map(|done| done.rows_affected()))
-        .during("release deliveries")?;
-        tx.commit().await?;
-        Ok(released)
     }
 
     /// Makes deliveries due whose coordinator left, or has not said since `beaten_since` that it

@@ -74,7 +74,7 @@ impl StoreError {
     }
 
     /// The statement refused its data; it will do so again, whatever the state of the database.
-    pub(crate) fn is_poison(&self) -> bool {
+    pub fn is_poison(&self) -> bool {
         let source = match self {
             Self::Sql { source, .. } => source,
             Self::Corrupt { .. } | Self::Invalid { .. } => return true,

@@ -107,11 +107,13 @@ async fn branches_tags_and_changed_files_choose_workflows() {
     let second = web.commit("main", &[("docs/a.md", "a"), ("src/b.rs", "b")]).unwrap();
     let third = web.commit("main", &[("src/b.rs", "c")]).unwrap();
     web.tag("v1", &first).unwrap();
+    let annotated = web.annotated_tag("v2", &first).unwrap();
     web.branch("topic/x", &third).unwrap();
     for (name, before, after, started) in [
         ("refs/heads/main", Some(&first), &second, vec!["docs"]),
         ("refs/heads/main", Some(&second), &third, vec![]),
         ("refs/tags/v1", None, &first, vec!["release"]),
+        ("refs/tags/v2", None, &annotated, vec!["release"]),
         ("refs/heads/topic/x", None, &third, vec!["topic"]),
     ] {
         assert_eq!(started_by(&world, &web, name, before, after).await, started, "{name}");

@@ -54,12 +54,13 @@ async fn the_workflow_folder_is_read_as_blobs_and_symlinks_are_not_followed() {
         "git init -q -b main . && git add . && git commit -qm 'Subject line' && git rev-parse HEAD",
     );
     let known = f.git.fetch(f.source, &f.url(), &[&commit], &[&"0".repeat(40)]).await.unwrap();
-    assert_eq!(known.len(), 1, "what is only wanted may be missing");
+    assert_eq!(known, BTreeMap::from([(commit.clone(), commit.clone())]), "others may be missing");
     let files = f.git.workflow_folder(f.source, &commit).await.unwrap();
     let names: Vec<_> = files.keys().map(String::as_str).collect();
     assert_eq!(names, [".shuntyard/workflows/ci.ts", ".shuntyard/workflows/naïve name.ts"]);
     assert_eq!(files[".shuntyard/workflows/ci.ts"], "export default 1;\n");
-    assert_eq!(known[&commit], CommitInfo { subject: "Subject line".into(), author: "Ada".into() });
+    let info = f.git.commit_info(f.source, &commit).await.unwrap();
+    assert_eq!(info, CommitInfo { subject: "Subject line".into(), author: "Ada".into() });
     let head = f.git.default_head(&f.url()).await.unwrap();
     assert_eq!(head, Head { commit, ref_name: Some("refs/heads/main".into()) });
 }
@@ -93,6 +94,18 @@ async fn a_plain_folder_is_committed_only_when_it_changed() {
     assert_ne!(first.commit, second.commit);
     assert_eq!(sh(&repository, &format!("git show {}:a", second.commit)), "2");
     assert!(!is_repository(&f.repo()).await);
+}
+
+#[tokio::test]
+async fn an_annotated_tag_stands_for_its_commit() {
+    let f = Fixture::new();
+    sh(&f.repo(), "git init -q -b main . && echo a > a && git add . && git commit -qm one");
+    let commit = sh(&f.repo(), "git rev-parse HEAD");
+    let tag = sh(&f.repo(), "git tag -a v1 -m 'Version 1' && git rev-parse v1");
+    let known = f.git.fetch(f.source, &f.url(), &[&tag], &[]).await.unwrap();
+    assert_eq!(known, BTreeMap::from([(tag, commit)]));
+    let tree = sh(&f.repo(), "git rev-parse 'HEAD^{tree}'");
+    assert!(f.git.fetch(f.source, &f.url(), &[], &[&tree]).await.unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     app::App,
-    starts::{Start, Wanted},
+    starts::{self, Start, Wanted},
 };
 
 /// Facts and chunks of one link whose commit is awaited; then the link is not read.
@@ -38,8 +38,7 @@ type Pending = Pin<Box<dyn Future<Output = (usize, Result<Committed, StoreError>
 pub(super) enum Committed {
     Fact(About, Answer),
     Log(AttemptId, u32, LogAnswer),
-    /// Absent: the attempt is no longer current.
-    Start(AttemptId, Option<Box<Start>>),
+    Start(AttemptId, starts::Answer),
 }
 
 /// One link's frames on their way into the store and back.
@@ -165,27 +164,34 @@ impl Frames {
         Ok(())
     }
 
-    async fn start(&mut self, id: AttemptId, start: Option<Box<Start>>) -> anyhow::Result<()> {
-        let Some(start) = start else {
-            self.freed(id);
-            return self.send(&ToAgent::Superseded { id }, b"").await;
+    async fn start(&mut self, id: AttemptId, answer: starts::Answer) -> anyhow::Result<()> {
+        let Start { spec, folder } = match answer {
+            starts::Answer::Start(start) => *start,
+            starts::Answer::Gone => return self.dismiss(id).await,
+            starts::Answer::Unusable(reason) => return self.give_up(id, reason).await,
         };
-        let Start { spec, folder } = *start;
-        match frame::encode(&ToAgent::Start(Box::new(spec)), &folder) {
+        let folder = folder.as_deref().unwrap_or_default().as_bytes();
+        match frame::encode(&ToAgent::Start(Box::new(spec)), folder) {
             Ok(bytes) => Ok(self.outgoing.send(bytes).await?),
-            Err(FrameError::TooLong { bytes }) => self.too_long(id, bytes).await,
+            Err(FrameError::TooLong { bytes }) => {
+                let reason = format!(
+                    "what the job needs to start has {bytes} bytes, with the outputs of the jobs \
+                     before it; that is above the limit of {FRAME_BYTES_MAX}"
+                );
+                self.give_up(id, reason).await
+            }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What a job needs fits into no frame, whoever is asked: its jobs' outputs, its event. So this
-    /// attempt comes to nothing, and after some of them the job fails with the reason.
-    async fn too_long(&mut self, id: AttemptId, bytes: usize) -> anyhow::Result<()> {
-        let reason = format!(
-            "what the job needs to start has {bytes} bytes, with the outputs of the jobs before it; \
-             that is above the limit of {FRAME_BYTES_MAX}"
-        );
+    /// Whoever is asked, this job cannot start. So this attempt comes to nothing, and after some of
+    /// them the job fails with the reason.
+    async fn give_up(&mut self, id: AttemptId, reason: String) -> anyhow::Result<()> {
         self.app.store.submit(Fact::Abandoned { id, agent: self.agent, reason }).await?;
+        self.dismiss(id).await
+    }
+
+    async fn dismiss(&mut self, id: AttemptId) -> anyhow::Result<()> {
         self.freed(id);
         self.send(&ToAgent::Superseded { id }, b"").await
     }

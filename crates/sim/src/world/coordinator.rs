@@ -24,6 +24,8 @@ pub(super) use frames::forged;
 
 /// Another coordinator may take a delivery after this.
 const DELIVERY_LEASE: std::time::Duration = std::time::Duration::from_mins(1);
+/// Longer than a world: what a coordinator has leased and does not work on must come back by itself.
+const DELIVERY_LEASE_ALONE: std::time::Duration = std::time::Duration::from_hours(24);
 const QUEUE_MAX: u32 = 10_000;
 
 pub(super) struct Coordinator {
@@ -41,6 +43,8 @@ pub(super) struct Coordinator {
     flushing: bool,
     /// Reconcilers that were poked and have not looked yet.
     poked: BTreeSet<Tick>,
+    /// The batch of deliveries that it plans, and how many of them are left.
+    planning: Option<(u64, usize)>,
 }
 
 struct Session {
@@ -76,6 +80,7 @@ impl Coordinator {
             batch: Vec::new(),
             flushing: false,
             poked: BTreeSet::new(),
+            planning: None,
         }
     }
 }
@@ -328,6 +333,7 @@ impl World {
         coordinator.batch.clear();
         coordinator.flushing = false;
         coordinator.poked.clear();
+        coordinator.planning = None;
         let sessions = std::mem::take(&mut coordinator.sessions);
         for session in sessions.into_values() {
             self.hang_up(session.link, End::Coordinator);

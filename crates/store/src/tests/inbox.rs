@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use shuntyard_protocol::{DeliveryId, Outcome, Timestamp};
+use shuntyard_protocol::{DeliveryId, InstanceId, Outcome, Timestamp};
 
 use super::world::World;
 use crate::{Inserted, Instance, NewDelivery, REPLAY_WINDOW};
@@ -57,15 +57,16 @@ pub(super) async fn deliveries_are_leased_retried_and_finished(w: &World) {
         insert(w, &delivery(w, key, None)).await;
         w.pass(1);
     }
-    let lease = async |limit| {
+    let [one, two, three, four] = [1; 4].map(|_| InstanceId::mint(w.now(), w.random()));
+    let lease = async |owner, limit| {
         let lease = Duration::from_mins(1);
-        let taken = w.store.lease_deliveries(w.instance, limit, lease, w.now()).await.unwrap();
+        let taken = w.store.lease_deliveries(owner, limit, lease, w.now()).await.unwrap();
         taken.into_iter().map(|row| (row.delivery_key.clone(), row)).collect::<Vec<_>>()
     };
-    let taken = lease(2).await;
+    let taken = lease(one, 2).await;
     assert_eq!((taken[0].0.as_str(), taken[1].0.as_str()), ("d1", "d2"));
-    assert_eq!(lease(9).await[0].0, "d3");
-    assert_eq!(lease(9).await, []);
+    assert_eq!(lease(two, 9).await[0].0, "d3");
+    assert_eq!(lease(three, 9).await, []);
     let (first, second) = (taken[0].1.id, taken[1].1.id);
     let done = async |id| {
         w.store.finish_delivery(id, "ignored", "no trigger", None, w.now()).await.unwrap()
@@ -76,15 +77,18 @@ pub(super) async fn deliveries_are_leased_retried_and_finished(w: &World) {
     assert!(w.store.retry_delivery(second, later, "no network").await.unwrap());
     assert!(!w.store.retry_delivery(first, later, "no network").await.unwrap());
     w.pass(5000);
-    let again = lease(9).await;
+    let again = lease(three, 9).await;
     assert_eq!((again.len(), again[0].1.id, again[0].1.tries), (1, second, 2));
     assert_eq!(again[0].1.error.as_deref(), Some("no network"));
     w.pass(60_000);
-    assert_eq!(lease(9).await.len(), 2, "the holders died");
-    assert_eq!(w.store.release_deliveries(w.instance, w.now()).await.unwrap(), 2);
-    let again = lease(9).await;
+    assert_eq!(lease(four, 9).await.len(), 2, "the holders died");
+    let again = lease(four, 9).await;
     let tries: Vec<_> = again.iter().map(|(key, row)| (key.as_str(), row.tries)).collect();
-    assert_eq!(tries, [("d2", 3), ("d3", 2)], "an interruption is no try");
+    assert_eq!(
+        tries,
+        [("d2", 3), ("d3", 2)],
+        "whoever asks again was interrupted, which is no try"
+    );
 }
 
 pub(super) async fn deliveries_of_a_dead_coordinator_are_due_at_once(w: &World) {

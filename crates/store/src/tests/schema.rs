@@ -68,7 +68,6 @@ const TEXTS: &[&str] = &[
     delivery::FORGET,
     delivery::LEASE,
     delivery::ADOPT,
-    delivery::RELEASE,
     delivery::FINISH,
     delivery::RETRY,
     delivery::BY_ID,

@@ -12,7 +12,7 @@ use shuntyard_protocol::{EventId, JobId, RunId, agent::ToAgent};
 use shuntyard_server::parts::{fact, look, turn, withdrawn};
 use shuntyard_store::{Claimed, Delivery, NewEvent, NewJob, NewRun};
 
-use super::{DELIVERY_LEASE, Failed, QUEUE_MAX, Session};
+use super::{DELIVERY_LEASE, DELIVERY_LEASE_ALONE, Failed, QUEUE_MAX, Session};
 use crate::world::{Event, Tick, World};
 
 impl World {
@@ -154,26 +154,36 @@ impl World {
         self.poke_dispatch(c);
     }
 
+    /// One batch after the other.
     fn inbox(&mut self, c: usize) -> Result<(), Failed> {
+        if self.coordinators[c].planning.is_some() {
+            return Ok(());
+        }
         let (now, instance) = (self.db_time(c), self.coordinators[c].instance);
+        let alone = self.coordinators.len() == 1;
+        let lease = if alone { DELIVERY_LEASE_ALONE } else { DELIVERY_LEASE };
         let taken = self.call(c, "take deliveries", async |store| {
-            store.lease_deliveries(instance, 16, DELIVERY_LEASE, now).await
+            store.lease_deliveries(instance, 16, lease, now).await
         })?;
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let batch = self.scheduled;
+        self.coordinators[c].planning = Some((batch, taken.len()));
         for delivery in taken {
             // Planning takes its time, sometimes more than the lease.
             let long = if self.rng.chance(100) { 100_000 } else { 2000 };
             let after = self.rng.range(0, long);
-            let life = self.coordinators[c].life;
             let delivery = Box::new(delivery);
-            self.at(self.now + after, Event::Plan { coordinator: c, life, delivery });
+            self.at(self.now + after, Event::Plan { coordinator: c, batch, delivery });
         }
         Ok(())
     }
 
-    pub(in crate::world) fn plan(&mut self, c: usize, life: u32, delivery: &Delivery) {
-        if !self.coordinators[c].up || self.coordinators[c].life != life {
+    pub(in crate::world) fn plan(&mut self, c: usize, batch: u64, delivery: &Delivery) {
+        let Some((_, left)) = self.coordinators[c].planning.filter(|(of, _)| *of == batch) else {
             return;
-        }
+        };
         let now = self.db_time(c);
         let n = usize::from(delivery.body[0]);
         let work = self.works[n].clone();
@@ -221,6 +231,9 @@ impl World {
         let created = self.call(c, "create runs", async |store| {
             store.create_runs(&event, runs, Some((of, "runs")), QUEUE_MAX, now).await
         });
+        // What goes wrong with one ends the batch: the others are asked for again.
+        let left = if created.is_ok() { left - 1 } else { 0 };
+        self.coordinators[c].planning = (left > 0).then_some((batch, left));
         if let Ok(created) = created {
             let fresh = created.fresh;
             self.trace(format_args!("coordinator{c}: delivery {n} made {fresh} runs"));

@@ -216,7 +216,6 @@ operations! {
     );
     lease_deliveries(bed, side) bed.w.store.lease_deliveries(instance(side), 5, SHORT, bed.now());
     adopt_deliveries(bed, _) bed.w.store.adopt_deliveries(bed.now(), bed.now());
-    release_deliveries(bed, side) bed.w.store.release_deliveries(instance(side), bed.now());
     finish_delivery(bed, _) bed.w.store.finish_delivery(
         bed.delivery, "ignored", "nothing", None, bed.now(),
     );
