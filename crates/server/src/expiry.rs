@@ -85,9 +85,8 @@ pub fn fact(due: &Due, overdue: Overdue) -> Fact {
         Due::Wait { place, group, holders } => Fact::WaitExpired {
             place,
             reason: format!(
-                "waited {} min for concurrency group '{group}', held by {}",
-                WAIT_TIMEOUT.as_secs() / 60,
-                holders.join(", ")
+                "waited {} min for concurrency group '{group}', {holders}",
+                WAIT_TIMEOUT.as_secs() / 60
             ),
             by: "the limit of waiting".to_owned(),
         },

@@ -22,7 +22,12 @@ pub(crate) async fn tick(app: &App) -> anyhow::Result<()> {
         }
         let mut done = true;
         for gate in woken {
-            done &= turn(&app.store, gate, app.env.now()).await?;
+            // One that cannot be turned is tried again with the next tick; the others go on.
+            let turned = turn(&app.store, gate, app.env.now()).await;
+            done &= turned.unwrap_or_else(|error| {
+                tracing::warn!(gate, %error, "a gate cannot be turned");
+                false
+            });
         }
         if !done {
             // A gate stays woken; the next tick sees it again.

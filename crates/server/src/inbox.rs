@@ -21,7 +21,7 @@ use shuntyard_protocol::{
     api::StartRequest,
     plan::{Job, RunsOn, Selector, Workflow},
 };
-use shuntyard_store::{Delivery, NewDelivery, NewEvent, NewJob, NewRun, Source};
+use shuntyard_store::{Delivery, NewDelivery, NewEvent, NewJob, NewRun, Source, StoreError};
 
 use crate::{
     app::App,
@@ -58,7 +58,7 @@ enum Done {
 async fn batch(app: &App) -> anyhow::Result<bool> {
     let now = app.env.now();
     let due = app.store.lease_deliveries(app.instance, BATCH_ROWS, LEASE, now).await?;
-    let full = due.len() == BATCH_ROWS as usize;
+    let any = !due.is_empty();
     let mut by_source: BTreeMap<SourceId, Vec<Delivery>> = BTreeMap::new();
     for delivery in due {
         by_source.entry(delivery.source_id).or_default().push(delivery);
@@ -66,12 +66,20 @@ async fn batch(app: &App) -> anyhow::Result<bool> {
     // A slow repository holds up its own deliveries, which keep their order, and no others.
     let sources = by_source.into_values().map(async |deliveries| {
         for delivery in deliveries {
-            process(app, &delivery).await?;
+            let ended = process(app, &delivery).await;
+            let Err(error) = ended else { continue };
+            if !error.downcast_ref::<StoreError>().is_some_and(StoreError::is_poison) {
+                return Err(error);
+            }
+            // It would be refused for ever, and the others with it.
+            tracing::error!(delivery = %delivery.id, error = format!("{error:#}"), "not storable");
+            let (outcome, now) = ("what came of it cannot be stored", app.env.now());
+            app.store.finish_delivery(delivery.id, "failed", outcome, None, now).await?;
         }
         anyhow::Ok(())
     });
     future::try_join_all(sources).await?;
-    Ok(full)
+    Ok(any)
 }
 
 /// One tick of the reconciler.
@@ -121,10 +129,8 @@ async fn handle(app: &App, delivery: &Delivery) -> anyhow::Result<Done> {
         Meaning::Event(incoming) => *incoming,
         Meaning::Ignored(reason) => return Ok(Done::Ignored(reason)),
     };
-    let trusted = trusted_base(&incoming.kind, &incoming.base);
-    let event = complete(app, &source, incoming).await?;
-    let plan_commit = trusted.as_deref().unwrap_or(&event.commit);
-    let planned = match planner::plan_at(app, &source, plan_commit).await {
+    let (event, plan_commit) = complete(app, &source, incoming).await?;
+    let planned = match planner::plan_at(app, &source, &plan_commit).await {
         Ok(planned) => planned,
         Err(PlanFailure::Author(error) | PlanFailure::Limit(error)) => {
             return Ok(Done::Refused(format!("plan error: {error}")));
@@ -157,13 +163,33 @@ async fn handle(app: &App, delivery: &Delivery) -> anyhow::Result<Done> {
     Ok(Done::Created)
 }
 
-/// Where the workflows of a stranger's pull request come from: its base, so that a stranger changes
-/// the code that is tested, but not what is done with it.
-fn trusted_base(kind: &EventKind, base: &Base) -> Option<String> {
-    match (kind, base) {
-        (EventKind::PullRequest(pr), Base::Target(base)) if pr.fork => Some(base.clone()),
-        _ => None,
+/// Whether strangers wrote the code: it runs only where it cannot look around. A pull request's ref
+/// that somebody starts by hand may be a fork's.
+fn is_strange(kind: &EventKind, ref_name: Option<&str>) -> bool {
+    match kind {
+        EventKind::PullRequest(pr) => pr.fork,
+        EventKind::Manual { .. } => ref_name.is_some_and(|name| name.starts_with("refs/pull/")),
+        EventKind::Push { .. } | EventKind::Tag { .. } | EventKind::Generic {} => false,
     }
+}
+
+/// Where the workflows for strangers' code come from: the head of the branch that they want to get
+/// it into, so that they change the code that is tested, but not what is done with it. What the
+/// payload says of that branch may be from long ago.
+async fn trusted_plan(app: &App, url: &str, incoming: &Incoming) -> anyhow::Result<Option<String>> {
+    if !is_strange(&incoming.kind, incoming.ref_name.as_deref()) {
+        return Ok(None);
+    }
+    let commit = match &incoming.kind {
+        EventKind::PullRequest(pr) => {
+            app.git.resolve(url, &format!("refs/heads/{}", pr.target)).await?
+        }
+        EventKind::Manual { .. }
+        | EventKind::Push { .. }
+        | EventKind::Tag { .. }
+        | EventKind::Generic {} => app.git.default_head(url).await?.commit,
+    };
+    Ok(Some(commit))
 }
 
 fn meaning(source: &Source, delivery: &Delivery) -> anyhow::Result<Meaning> {
@@ -229,8 +255,15 @@ pub(crate) async fn insert_manual(
 }
 
 /// Looks at the repository: which commit, by whom, what changed.
-async fn complete(app: &App, source: &Source, incoming: Incoming) -> anyhow::Result<Event> {
+///
+/// Also returns the commit whose workflows are planned.
+async fn complete(
+    app: &App,
+    source: &Source,
+    incoming: Incoming,
+) -> anyhow::Result<(Event, String)> {
     let url = watch::code_url(app, source).await?;
+    let trusted = trusted_plan(app, &url, &incoming).await?;
     let (commit, ref_name) = match (incoming.commit, incoming.ref_name) {
         (Some(commit), ref_name) => (commit, ref_name),
         (None, Some(name)) => (app.git.resolve(&url, &name).await?, Some(name)),
@@ -239,7 +272,6 @@ async fn complete(app: &App, source: &Source, incoming: Incoming) -> anyhow::Res
             (head.commit, head.ref_name)
         }
     };
-    let trusted = trusted_base(&incoming.kind, &incoming.base);
     let needed: Vec<_> = std::iter::once(commit.as_str()).chain(trusted.as_deref()).collect();
     let wanted = match &incoming.base {
         Base::Before(commit) | Base::Target(commit) => Some(commit.as_str()),
@@ -254,7 +286,8 @@ async fn complete(app: &App, source: &Source, incoming: Incoming) -> anyhow::Res
     };
     let changed = changed(app, source, &url, &commit, ref_name.as_deref(), incoming.base).await;
     let changed = changed.unwrap_or_else(|error| Changed::Unknown(format!("{error:#}")));
-    Ok(Event {
+    let plan_commit = trusted.unwrap_or_else(|| commit.clone());
+    let event = Event {
         kind: incoming.kind,
         commit,
         ref_name,
@@ -262,7 +295,8 @@ async fn complete(app: &App, source: &Source, incoming: Incoming) -> anyhow::Res
         subject: info.subject,
         author: info.author,
         changed,
-    })
+    };
+    Ok((event, plan_commit))
 }
 
 async fn changed(
@@ -318,8 +352,7 @@ fn new_run(
     event: &Event,
 ) -> anyhow::Result<NewRun> {
     let (now, settings) = (app.env.now(), Settings::of(source)?);
-    // Strangers' code only runs where it cannot look around.
-    let untrusted = matches!(&event.kind, EventKind::PullRequest(pr) if pr.fork);
+    let untrusted = is_strange(&event.kind, event.ref_name.as_deref());
     let mut jobs = Vec::new();
     for job in &workflow.jobs {
         for instance in rules::instances(job)? {

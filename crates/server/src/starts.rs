@@ -11,8 +11,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use shuntyard_core::{event::Event, limits};
 use shuntyard_protocol::{
-    Outcome, SourceId,
+    JobId, Outcome, SourceId,
     agent::{AttemptId, Code, Spec, Upstream},
+    frame::FRAME_BYTES_MAX,
     plan::{Action, Job},
 };
 use shuntyard_store::{Source, SpecParts, StoreError, UpstreamParts};
@@ -22,8 +23,10 @@ use crate::{app::App, watch};
 
 /// Starts that wait to be read; then links wait.
 pub(crate) const CAPACITY: usize = 512;
-/// Starts that are read together, which bounds what they hold in memory.
-const BATCH: usize = 64;
+/// Starts that are read together: so many, and so many bytes of what their jobs need. A start always
+/// fits alone.
+const BATCH_ROWS: usize = 64;
+const BATCH_BYTES: u64 = 4 * FRAME_BYTES_MAX as u64;
 
 /// A start that a link waits for. It is dropped when the database does not answer.
 pub(crate) struct Wanted {
@@ -49,29 +52,61 @@ pub(crate) struct Start {
 
 /// Reads what is wanted, as much at a time as came during the last read.
 pub(crate) async fn run(app: Arc<App>, mut wanted: mpsc::Receiver<Wanted>) {
-    let mut batch = Vec::with_capacity(BATCH);
-    while wanted.recv_many(&mut batch, BATCH).await > 0 {
-        let ids: Vec<_> = batch.iter().map(|wanted| wanted.id).collect();
-        match read(&app, &ids).await {
-            Ok(answers) => reply(batch.drain(..), answers),
-            // One of them is at fault; it must not hold up the others.
-            Err(error) if error.is_poison() => {
-                for wanted in batch.drain(..) {
-                    let id = wanted.id;
-                    match read(&app, &[id]).await {
-                        Ok(answers) => reply([wanted], answers),
-                        Err(error) if error.is_poison() => {
-                            reply([wanted], BTreeMap::from([(id, unusable(&error.into()))]));
-                        }
-                        Err(error) => unanswered(&error),
-                    }
+    let mut batch = Vec::with_capacity(BATCH_ROWS);
+    while wanted.recv_many(&mut batch, BATCH_ROWS).await > 0 {
+        let jobs: Vec<_> = batch.iter().map(|wanted| wanted.id.job).collect();
+        match app.store.needs_bytes(&jobs).await {
+            Ok(bytes) => {
+                for portion in portions(std::mem::take(&mut batch), &bytes) {
+                    answer(&app, portion).await;
                 }
             }
-            Err(error) => {
-                unanswered(&error);
-                batch.clear();
+            Err(error) => unanswered(&error, batch.drain(..)),
+        }
+    }
+}
+
+/// What may be read together. A start whose needs fit into no frame is answered at once.
+fn portions(batch: Vec<Wanted>, bytes: &BTreeMap<JobId, u64>) -> Vec<Vec<Wanted>> {
+    let (mut portions, mut room) = (vec![Vec::new()], BATCH_BYTES);
+    for wanted in batch {
+        let bytes = bytes.get(&wanted.id.job).copied().unwrap_or(0);
+        if bytes > FRAME_BYTES_MAX as u64 {
+            let reason = format!(
+                "the outputs of the jobs before it have {bytes} bytes; that is above the limit of \
+                 {FRAME_BYTES_MAX} for what a job needs to start"
+            );
+            drop(wanted.reply.send(Answer::Unusable(reason)));
+            continue;
+        }
+        if bytes > room {
+            portions.push(Vec::new());
+            room = BATCH_BYTES;
+        }
+        room -= bytes;
+        portions.last_mut().expect("there is one").push(wanted);
+    }
+    portions
+}
+
+async fn answer(app: &App, batch: Vec<Wanted>) {
+    let ids: Vec<_> = batch.iter().map(|wanted| wanted.id).collect();
+    match read(app, &ids).await {
+        Ok(answers) => reply(batch, answers),
+        // One of them is at fault; it must not hold up the others.
+        Err(error) if error.is_poison() => {
+            for wanted in batch {
+                let id = wanted.id;
+                match read(app, &[id]).await {
+                    Ok(answers) => reply([wanted], answers),
+                    Err(error) if error.is_poison() => {
+                        reply([wanted], BTreeMap::from([(id, unusable(&error.into()))]));
+                    }
+                    Err(error) => unanswered(&error, [wanted]),
+                }
             }
         }
+        Err(error) => unanswered(&error, batch),
     }
 }
 
@@ -82,8 +117,10 @@ fn reply(wanted: impl IntoIterator<Item = Wanted>, mut answers: BTreeMap<Attempt
     }
 }
 
-fn unanswered(error: &StoreError) {
+/// Their links end, as with everything that the database does not answer.
+fn unanswered(error: &StoreError, wanted: impl IntoIterator<Item = Wanted>) {
     tracing::warn!(%error, "jobs cannot be started");
+    wanted.into_iter().for_each(drop);
 }
 
 fn unusable(error: &anyhow::Error) -> Answer {
@@ -223,4 +260,31 @@ fn upstream(children: Vec<UpstreamParts>) -> Upstream {
         }));
     }
     Upstream { outcome, outputs: json!({ "byMatrix": by_matrix, "merged": merged }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use shuntyard_protocol::Timestamp;
+
+    use super::*;
+
+    fn wanted(n: u8) -> (Wanted, oneshot::Receiver<Answer>) {
+        let job = JobId::mint(Timestamp(1), [n; 10]);
+        let (reply, answer) = oneshot::channel();
+        (Wanted { id: AttemptId { job, attempt: 1 }, reply }, answer)
+    }
+
+    #[test]
+    fn what_is_read_together_is_bounded_and_what_fits_nowhere_is_not_read() {
+        let frame = FRAME_BYTES_MAX as u64;
+        let sizes = [frame, frame, frame, frame, 1, frame + 1, 0];
+        let (batch, mut answers): (Vec<_>, Vec<_>) = (0..7).map(wanted).unzip();
+        let bytes = batch.iter().zip(sizes).map(|(wanted, size)| (wanted.id.job, size)).collect();
+        let portions = portions(batch, &bytes);
+        let counts: Vec<_> = portions.iter().map(Vec::len).collect();
+        assert_eq!(counts, [4, 2], "BATCH_BYTES is the edge");
+        let Ok(Answer::Unusable(reason)) = answers[5].try_recv() else { panic!("it was answered") };
+        assert!(reason.contains(&format!("{} bytes", frame + 1)), "{reason}");
+        assert!(answers[0].try_recv().is_err(), "the others wait");
+    }
 }

@@ -7,12 +7,9 @@ use shuntyard_core::{
     labels::{Requirement, text},
 };
 use shuntyard_protocol::{RunId, api::QueueItem, plan::RunsOn};
-use shuntyard_store::{PlaceInfo, QueuedJob};
+use shuntyard_store::{PlaceInfo, QueuedJob, held_by};
 
 use crate::{app::App, dispatch};
-
-/// Holders of a gate that a reason names; more are counted.
-const HOLDERS_MAX: usize = 5;
 
 /// The queue of an org, in order, with the reason for each; then who waits at gates.
 pub(crate) async fn queue(
@@ -58,15 +55,7 @@ fn before(place: &PlaceInfo, places: &[PlaceInfo]) -> usize {
 /// The group, its slots, who holds them, and how many go first.
 fn at_gate(place: &PlaceInfo, places: &[PlaceInfo]) -> String {
     let holders = places.iter().filter(|other| other.gate_id == place.gate_id && other.holding);
-    let mut names: Vec<String> = holders.map(PlaceInfo::who).collect();
-    let held_by = match names.len() {
-        0 => "it is about to go on".to_owned(),
-        n if n > HOLDERS_MAX => {
-            names.truncate(HOLDERS_MAX);
-            format!("held by {} and {} more", names.join(", "), n - HOLDERS_MAX)
-        }
-        _ => format!("held by {}", names.join(", ")),
-    };
+    let held_by = held_by(holders.clone().map(PlaceInfo::who), holders.count());
     let slots = if place.slots == 1 { "slot" } else { "slots" };
     let first = match before(place, places) {
         0 => String::new(),
@@ -125,6 +114,7 @@ fn reason(runs_on: &RunsOn, org: &str, agents: &[(BTreeSet<String>, bool)]) -> S
 #[cfg(test)]
 mod tests {
     use shuntyard_protocol::{JobId, Timestamp, plan::Selector};
+    use shuntyard_store::HOLDERS_MAX;
 
     use super::*;
 

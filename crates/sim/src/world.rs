@@ -441,7 +441,7 @@ impl World {
             Event::Tick { coordinator, life, tick } => self.tick(coordinator, life, tick),
             Event::Expire { coordinator, life, facts } => self.expired(coordinator, life, facts),
             Event::Plan { coordinator, batch, delivery } => {
-                self.plan(coordinator, batch, &delivery)
+                self.plan(coordinator, batch, &delivery);
             }
             Event::StartCoordinator { coordinator } => self.coordinator_start(coordinator),
             Event::StartAgent { agent } => self.agent_start(agent),

@@ -8,25 +8,23 @@ use shuntyard_sim::world::{Play, play};
 /// Which seed catches which fault.
 fn seed(mutant: Mutant) -> u64 {
     match mutant {
-        Mutant::DropFence => 17,
-        Mutant::LeaseFromAnswer => 101,
-        Mutant::AckBeforeCommit => 28,
-        Mutant::ForgetInterrupted => 90,
-        Mutant::AcceptLateResult => 19,
-        Mutant::IgnoreKeyHash => 12,
-        Mutant::RetryUncontained => 3,
-        Mutant::KeepOverlap => 42,
-        Mutant::SupersedeEnded
-        | Mutant::ForgetResend
+        Mutant::ForgetInterrupted => 292,
+        Mutant::LeaseFromAnswer => 140,
+        Mutant::SkipSpoolSync => 50,
+        Mutant::AckBeforeCommit => 11,
+        Mutant::IgnoreKeyHash => 9,
+        Mutant::RetryUncontained | Mutant::DoubleEdge => 5,
+        Mutant::DropFence | Mutant::BeginSuperseded => 2,
+        Mutant::AcceptLateResult
+        | Mutant::SupersedeEnded
         | Mutant::TrimUnacked
         | Mutant::OverfillGate
         | Mutant::ForgetWake => 1,
-        Mutant::SkipSpoolSync
-        | Mutant::ReuseAttemptNumber
+        Mutant::ReuseAttemptNumber
         | Mutant::LostWhenOverdue
-        | Mutant::BeginSuperseded
-        | Mutant::DoubleEdge
         | Mutant::ForgetCount
+        | Mutant::KeepOverlap
+        | Mutant::ForgetResend
         | Mutant::EndDeliveryApart => 0,
     }
 }

@@ -5,7 +5,7 @@ use shuntyard_protocol::Timestamp;
 use crate::{
     Store,
     column::row,
-    db::{on, read},
+    db::{clean, on, read},
     error::{During, StoreError},
     page::PAGE_MAX,
 };
@@ -48,8 +48,8 @@ impl Store {
     pub async fn insert_access(&self, new: &NewAccess, now: Timestamp) -> Result<(), StoreError> {
         let mut tx = self.inner.db.begin().await?;
         on!(&mut tx, Db, c => sqlx::query(INSERT)
-            .bind(now.0).bind(&new.org).bind(&new.actor).bind(&new.action).bind(&new.subject)
-            .bind(&new.detail).bind(&new.address).execute(c).await.map(drop))
+            .bind(now.0).bind(&new.org).bind(clean(&new.actor)).bind(&new.action)
+            .bind(clean(&new.subject)).bind(new.detail.as_deref().map(clean)).bind(&new.address).execute(c).await.map(drop))
         .during("write the access log")?;
         tx.commit().await
     }

@@ -97,7 +97,14 @@ impl Store {
         if classes.is_empty() || limit == 0 {
             return Ok(Vec::new());
         }
-        let taken = again!(self.claim_once(classes, limit, owner, offer_until, now))?;
+        let mut taken = Vec::new();
+        for classes in portions(classes, 2) {
+            let left = limit - u32::try_from(taken.len()).expect("it is at most CLAIM_MAX");
+            if left == 0 {
+                break;
+            }
+            taken.extend(again!(self.claim_once(classes, left, owner, offer_until, now))?);
+        }
         let runs: BTreeSet<RunId> = taken.iter().map(|row| row.run_id).collect();
         self.announce(Change { runs: runs.into_iter().collect(), ..Change::default() });
         Ok(taken.into_iter().map(claimed).collect())

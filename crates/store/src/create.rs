@@ -107,8 +107,9 @@ pub(crate) const EVENT_BY_KEY: &str =
 pub(crate) const RUN_OF_EVENT: &str =
     "select id from run where event_id = $1 and workflow = $2 and rerun_of is null";
 pub(crate) const LOCK_EVENT: &str = "update event set created_at = created_at where id = $1";
-pub(crate) const QUEUE_DEPTH: &str =
-    "select count(*) from (select 1 from queue where org = $1 limit $2) as waiting";
+pub(crate) const QUEUE_DEPTH: &str = "select count(*) from (select 1 from queue where org = $1 union all \
+    select 1 from gate_place p join gate g on g.id = p.gate_id \
+    where not p.holding and g.org = $1 limit $2) as waiting";
 
 impl Store {
     /// Stores an event and its runs, and ends the delivery that brought it with `outcome`, all or
@@ -116,7 +117,8 @@ impl Store {
     /// finds what there is. Jobs without needs are queued.
     ///
     /// # Errors
-    /// [`StoreError::QueueFull`] when the org has `queue_max` or more jobs in the queue;
+    /// [`StoreError::QueueFull`] when the org has `queue_max` or more jobs in the queue, and runs and
+    /// jobs waiting at gates;
     /// [`StoreError::Invalid`] when a run has no or too many jobs, or needs a job that it has not.
     pub async fn create_runs(
         &self,

@@ -50,6 +50,7 @@ pub(crate) enum Tx {
 /// What a statement locks, until the transaction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
+    Gates,
     Runs,
     Jobs,
     Attempts,
@@ -243,7 +244,7 @@ impl Tx {
         }
         match (self, lock) {
             (Self::Lite(_), _) => "",
-            (Self::Pg(_), Lock::Runs | Lock::Jobs) => " for update",
+            (Self::Pg(_), Lock::Gates | Lock::Runs | Lock::Jobs) => " for update",
             (Self::Pg(_), Lock::Attempts) => " for update of t",
             // What is read of a row that is not locked may be older than what is read of one that is.
             (Self::Pg(_), Lock::Held) => " for update of j, a",

@@ -9,7 +9,7 @@ use shuntyard_protocol::{DeliveryId, EventId, InstanceId, SourceId, Timestamp};
 use crate::{
     Store,
     column::row,
-    db::{Tx, again, on, read},
+    db::{Tx, again, clean, on, read},
     error::{During, StoreError},
     page::{Cursor, Page, fetch},
     store::Change,
@@ -89,20 +89,17 @@ pub(crate) const SAME: &str = "select id from delivery where source_id = $1 \
 /// A replay that is old enough is a delivery of its own.
 pub(crate) const FORGET: &str = "update delivery set body_digest = null \
     where source_id = $1 and body_digest = $2 and created_at <= $3";
-// Whoever asks for more works on nothing any more, so what it has leased it will get again: something
-// interrupted it, which was no try.
-pub(crate) const LEASE: &str = "update delivery set owner = $1, next_at = $2, \
-    tries = tries + case when owner = $1 then 0 else 1 end \
-    where id in (select id from delivery where state = 'pending' \
-    and (next_at <= $3 or owner = $5) order by next_at, id limit $4) returning *";
+pub(crate) const AGAIN: &str = "update delivery set next_at = $2 where state = 'pending' \
+    and owner = $1 returning *";
+pub(crate) const LEASE: &str = "update delivery set owner = $1, next_at = $2, tries = tries + 1 \
+    where id in (select id from delivery where state = 'pending' and next_at <= $3 \
+    order by next_at, id limit $4) returning *";
 pub(crate) const ADOPT: &str = "update delivery set next_at = $1, owner = null \
     where state = 'pending' and owner is not null and next_at > $1 and not exists \
     (select 1 from instance where instance.id = delivery.owner and instance.beat_at >= $2)";
 pub(crate) const LEASE_PG: &str = "update delivery set owner = $1, next_at = $2, \
-    tries = tries + case when owner = $1 then 0 else 1 end \
-    where id in (select id from delivery where state = 'pending' \
-    and (next_at <= $3 or owner = $5) order by next_at, id limit $4 \
-    for update skip locked) returning *";
+    tries = tries + 1 where id in (select id from delivery where state = 'pending' \
+    and next_at <= $3 order by next_at, id limit $4 for update skip locked) returning *";
 pub(crate) const FINISH: &str = "update delivery set state = $2, outcome = $3, event_id = $4, \
     ended_at = $5, error = null, owner = null where id = $1 and state = 'pending'";
 pub(crate) const RETRY: &str = "update delivery set next_at = $2, error = $3, owner = null \
@@ -159,8 +156,8 @@ impl Store {
     }
 
     /// Takes up to `limit` due deliveries, oldest first, until `now + lease`; then they are due
-    /// again, unless finished. What `owner` had already counts as due: it asks again only when it
-    /// works on none of them.
+    /// again, unless finished. Whoever asks works on nothing any more: what it has leased already
+    /// comes before anything else, and that something interrupted it was no try.
     pub async fn lease_deliveries(
         &self,
         owner: InstanceId,
@@ -169,13 +166,19 @@ impl Store {
         now: Timestamp,
     ) -> Result<Vec<Delivery>, StoreError> {
         let (until, limit) = ((now + lease).0, i64::from(limit));
-        let mine = (!mutant::on(Mutant::ForgetInterrupted)).then(|| owner.uuid());
         let mut tx = self.inner.db.begin().await?;
-        let text = if tx.is_pg() { LEASE_PG } else { LEASE };
-        let mut taken: Vec<Delivery> = on!(&mut tx, Db, c => sqlx::query_as(text)
-            .bind(owner.uuid()).bind(until).bind(now.0).bind(limit).bind(mine)
-            .fetch_all(c).await)
-        .during("lease deliveries")?;
+        let mut taken: Vec<Delivery> = on!(&mut tx, Db, c => sqlx::query_as(AGAIN)
+            .bind(owner.uuid()).bind(until).fetch_all(c).await)
+        .during("lease deliveries again")?;
+        if mutant::on(Mutant::ForgetInterrupted) {
+            taken.clear();
+        }
+        if taken.is_empty() {
+            let text = if tx.is_pg() { LEASE_PG } else { LEASE };
+            taken = on!(&mut tx, Db, c => sqlx::query_as(text)
+                .bind(owner.uuid()).bind(until).bind(now.0).bind(limit).fetch_all(c).await)
+            .during("lease deliveries")?;
+        }
         tx.commit().await?;
         taken.sort_by_key(|delivery| (delivery.created_at, delivery.id));
         Ok(taken)
@@ -221,7 +224,7 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let mut tx = self.inner.db.begin().await?;
         let rows = on!(&mut tx, Db, c => sqlx::query(RETRY).bind(id.uuid()).bind(next_at.0)
-            .bind(error).execute(c).await.map(|done| done.rows_affected()))
+            .bind(clean(error)).execute(c).await.map(|done| done.rows_affected()))
         .during("put a delivery off")?;
         tx.commit().await?;
         Ok(rows == 1)
@@ -263,7 +266,7 @@ pub(crate) async fn finish(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let rows = on!(tx, Db, c => sqlx::query(FINISH)
-        .bind(id.uuid()).bind(state).bind(outcome).bind(event.map(EventId::uuid)).bind(now.0)
+        .bind(id.uuid()).bind(state).bind(clean(outcome)).bind(event.map(EventId::uuid)).bind(now.0)
         .execute(c).await.map(|done| done.rows_affected()))
     .during("finish a delivery")?;
     Ok(rows == 1)

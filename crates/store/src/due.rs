@@ -1,13 +1,18 @@
 //! What is overdue: the reconcilers' only question.
 
-use shuntyard_core::{gate::Place, state::AttemptState};
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use shuntyard_core::{
+    gate::{GateId, Place},
+    state::AttemptState,
+};
 use shuntyard_protocol::{
     AgentId, JobId, RunId, Timestamp,
     agent::{AttemptId, Containment},
 };
 
 use crate::{
-    PlaceInfo, Store,
+    Store,
     column::row,
     db::read,
     error::{During, StoreError},
@@ -33,7 +38,8 @@ pub enum Due {
     /// The run took longer than its workflow allows.
     Run { run: RunId, timeout_ms: u64 },
     /// Somebody has waited too long for a slot.
-    Wait { place: Place, group: String, holders: Vec<String> },
+    /// `holders`: in words.
+    Wait { place: Place, group: String, holders: String },
     /// The job has waited too long for an agent.
     Queue { job: JobId, queued_at: Timestamp },
 }
@@ -126,11 +132,13 @@ impl Store {
     }
 
     async fn waits_due(&self, before: Timestamp, limit: i64) -> Result<Vec<Due>, StoreError> {
-        let mut due = Vec::new();
+        let (mut due, mut held) = (Vec::new(), BTreeMap::<GateId, String>::new());
         for place in self.waiting_since(before, limit).await? {
-            let holders = self.holders(place.gate_id).await?;
-            let (group, holders) = (place.group_name.clone(), holders.iter().map(PlaceInfo::who));
-            due.push(Due::Wait { place: place.place(), group, holders: holders.collect() });
+            let holders = match held.entry(place.gate_id) {
+                Entry::Occupied(known) => known.get().clone(),
+                Entry::Vacant(entry) => entry.insert(self.holders(place.gate_id).await?).clone(),
+            };
+            due.push(Due::Wait { place: place.place(), group: place.group_name, holders });
         }
         Ok(due)
     }

@@ -17,13 +17,13 @@ use crate::{
     Change, Store,
     apply::{batch, load, portions, save, save_gates},
     column::row,
-    db::{Tx, again, on, push_ids, read},
+    db::{Lock, Tx, again, on, push_ids, read},
     error::{During, StoreError},
 };
 
 pub(crate) mod places;
 
-pub use places::PlaceInfo;
+pub use places::{HOLDERS_MAX, PlaceInfo, held_by};
 
 /// Gates that one look finds.
 pub(crate) const WOKEN_MAX: i64 = 100;
@@ -87,7 +87,7 @@ pub(crate) const INSERT: &str = "insert into gate (org, scope, name, slots, crea
 pub(crate) const RESIZE: &str = "update gate set slots = $2 where id = $1";
 pub(crate) const NAME: &str = "select name from gate where id = $1";
 pub(crate) const WOKEN: &str =
-    "select gate_id from gate_wake group by gate_id order by min(seq) limit $1";
+    "select gate_id from gate_wake group by gate_id order by min(created_at), gate_id limit $1";
 pub(crate) const FORGET_WAKES: &str = "delete from gate_wake where gate_id = $1";
 pub(crate) const AHEAD: &str = "select distinct j.gate_id from gate_place p \
     join job j on j.run_id = p.run_id where p.gate_id = $1 and p.job_id is null \
@@ -170,7 +170,7 @@ pub(crate) async fn lock(
 ) -> Result<BTreeMap<GateId, Gate>, StoreError> {
     let mut locked = BTreeMap::new();
     let ids: Vec<GateId> = gates.iter().copied().collect();
-    let lock = if tx.is_pg() { " for update" } else { "" };
+    let lock = tx.lock(Lock::Gates);
     for ids in portions(&ids, 1) {
         let rows: Vec<GateRow> = on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("select id, slots from gate where id in (");
@@ -224,6 +224,10 @@ impl Store {
     ) -> Result<(GateTurn, Change), StoreError> {
         let during = "turn a gate";
         let mut tx = self.inner.db.begin().await?;
+        // Before anybody is counted: whoever leaves later than this statement sees leaves a wake that
+        // stays, and the places of the others are gone when they are counted.
+        on!(&mut tx, Db, c => sqlx::query(FORGET_WAKES).bind(gate).execute(c).await.map(drop))
+            .during(during)?;
         // A run that goes through brings jobs to other gates: all of them are locked in order.
         let ahead: Vec<GateId> = on!(&mut tx, Db, c => {
             sqlx::query_scalar(AHEAD).bind(gate).fetch_all(c).await
@@ -235,9 +239,6 @@ impl Store {
         if !cancels.is_empty() {
             return Ok((GateTurn::Cancel(cancels), Change::default()));
         }
-        // What this statement sees was committed before the next ones look.
-        on!(&mut tx, Db, c => sqlx::query(FORGET_WAKES).bind(gate).execute(c).await.map(drop))
-            .during(during)?;
         let next: Vec<Waiting> = on!(&mut tx, Db, c => sqlx::query_as(WAITING)
             .bind(gate).bind(i64::from(here.free())).fetch_all(c).await)
         .during(during)?;

@@ -46,7 +46,7 @@ pub use create::{Created, NewEvent, NewJob, NewRun};
 pub use delivery::{Delivery, DeliveryHead, Inserted, NewDelivery, REPLAY_WINDOW};
 pub use due::{Due, Overdue};
 pub use error::StoreError;
-pub use gate::{GateTurn, PlaceInfo};
+pub use gate::{GateTurn, HOLDERS_MAX, PlaceInfo, held_by};
 pub use lease::{Instance, Lease};
 pub use log::{
     CHUNK_BYTES_MAX, CHUNK_MARKS_MAX, INLINE_BYTES_MAX, LogAnswer, LogAppend, LogSlice, LogStream,

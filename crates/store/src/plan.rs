@@ -5,7 +5,7 @@ use shuntyard_protocol::{SourceId, Timestamp};
 use crate::{
     Store,
     column::row,
-    db::{on, read},
+    db::{clean, on, read},
     error::{During, StoreError},
 };
 
@@ -85,7 +85,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut tx = self.inner.db.begin().await?;
         on!(&mut tx, Db, c => sqlx::query(PUT_AT)
-            .bind(source.uuid()).bind(commit).bind(None::<String>).bind(Some(error)).bind(now.0)
+            .bind(source.uuid()).bind(commit).bind(None::<String>).bind(Some(clean(error))).bind(now.0)
             .execute(c).await.map(drop))
         .during("store a plan error")?;
         tx.commit().await

@@ -70,7 +70,12 @@ impl Store {
     ) -> Result<Rerun, StoreError> {
         let (rerun, fresh) = again!(self.rerun_once(old, only_failed, new_id, &mut mint, now))?;
         if fresh {
-            self.announce(Change { runs: vec![new_id], queue_ready: true, ..Change::default() });
+            self.announce(Change {
+                runs: vec![new_id],
+                queue_ready: true,
+                gates: true,
+                ..Change::default()
+            });
         }
         Ok(rerun)
     }

@@ -46,6 +46,11 @@ pub struct UpstreamParts {
 }
 
 row! {
+    struct BytesRow {
+        job_id: JobId,
+        bytes: u64,
+    }
+
     struct UpstreamRow {
         job_id: JobId,
         id: JobId,
@@ -66,6 +71,12 @@ const UPSTREAMS: &str = "select e.job_id, u.id, u.name, u.title, u.matrix, u.sta
     join job o on o.id = coalesce(u.carried_from, u.id) \
     left join attempt a on a.job_id = o.id and a.attempt = o.attempt \
     where e.job_id in (";
+
+const UPSTREAM_BYTES: &str = "select e.job_id, cast(sum(length(a.end_json)) as bigint) as bytes \
+    from edge e join job u on u.run_id = e.run_id and u.name = e.upstream \
+    join job o on o.id = coalesce(u.carried_from, u.id) \
+    join attempt a on a.job_id = o.id and a.attempt = o.attempt \
+    where a.end_json is not null and e.job_id in (";
 
 /// Rows by their ids: a statement that ends with an open list, and what goes into it.
 macro_rules! by_ids {
@@ -124,6 +135,18 @@ impl Store {
             Ok((job.id, SpecParts { job, run, event, source, needs }))
         };
         jobs.into_iter().map(part).collect()
+    }
+
+    /// How long the results of the jobs before these jobs are, as they are stored, without reading
+    /// them. Jobs without any are left out.
+    pub async fn needs_bytes(&self, ids: &[JobId]) -> Result<BTreeMap<JobId, u64>, StoreError> {
+        let mut bytes = BTreeMap::new();
+        for ids in ids.chunks(IDS_MAX) {
+            let ids = ids.iter().map(|id| id.uuid());
+            let rows: Vec<BytesRow> = by_ids!(self, UPSTREAM_BYTES, ids, " group by e.job_id")?;
+            bytes.extend(rows.into_iter().map(|row| (row.job_id, row.bytes)));
+        }
+        Ok(bytes)
     }
 
     /// The upstream jobs of a job, as far as they have ended.

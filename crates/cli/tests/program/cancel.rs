@@ -35,7 +35,8 @@ async fn a_graceful_cancel_reaches_what_ignores_it_after_the_grace() {
     );
     let run = world.run(&jobs).await;
     let waiting = (gate.reached().await, polite.reached().await);
-    assert!(sleeps.iter().all(|sleep| running(sleep) == 1));
+    until("both to sleep", async || sleeps.iter().all(|sleep| running(sleep) == 1).then_some(()))
+        .await;
     world.shunt(&["runs", "cancel", &run]).await.ok();
     let run = world.api.ended(&run).await;
     assert_eq!(run["run"]["state"], "cancelled", "{run}");

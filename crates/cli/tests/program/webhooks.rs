@@ -152,7 +152,7 @@ async fn a_pull_request_runs_but_a_forks_only_where_it_was_allowed_and_contained
     let own =
         web.commit("topic", &[(CI, &ci(HELLO)), ("greeting.txt", "from a branch\n")]).unwrap();
     // A stranger's change of the workflow itself is not what runs.
-    let hijack = ci("echo hijacked; exit 1");
+    let hijack = ci(&HELLO.replace("cat greeting.txt", "echo hijacked; exit 1"));
     let strange = [("greeting.txt", "from a stranger\n"), (CI, &hijack)];
     let strange = web.pull_head(8, &base, &strange).unwrap();
     let pull = |number, head, from| Pull {
@@ -183,6 +183,9 @@ async fn a_pull_request_runs_but_a_forks_only_where_it_was_allowed_and_contained
     let listed = world.shunt(&["admin", "source", "deliveries", "web"]).await.ok();
     assert!(listed.contains("fork: "), "{listed}");
 
+    // What the payload says of the base is old: its branch has gone on.
+    let newest = HELLO.replace("greeting.txt", "greeting.txt; echo by the newest workflow");
+    web.commit("main", &[(CI, &ci(&newest))]).unwrap();
     world.shunt(&["admin", "source", "set", "web", "--forks", "run"]).await.ok();
     let theirs =
         deliver("e", &Pull { action: "synchronize", ..pull(8, &strange, Head::Fork) }).await;
@@ -194,6 +197,7 @@ async fn a_pull_request_runs_but_a_forks_only_where_it_was_allowed_and_contained
     let run = world.api.ended(&theirs).await;
     assert_eq!(run["run"]["state"], "success", "{run}");
     world.api.logs(&run["jobs"][0], "from a stranger").await;
+    world.api.logs(&run["jobs"][0], "by the newest workflow").await;
     let agents = world.api.get("/agents").await;
     assert_eq!(agents["items"][0]["containment"], "namespace", "only such an agent may run it");
 }

@@ -3,7 +3,7 @@
 //! Facts and log chunks are queued for the next group commit in the order in which they came, and
 //! answered when they are committed; so one link fills a commit instead of waiting for one each.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc};
 
 use anyhow::Context;
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -31,6 +31,9 @@ const PENDING_CAPACITY: usize = 256;
 /// as sixteen attempts have on their way.
 const PENDING_BYTES: usize = 8 * 1024 * 1024;
 
+/// Starts of one link that are read, or wait to be sent, at the same time.
+const STARTS_AT_ONCE: usize = 8;
+
 /// What becomes of something, and the bytes that it holds until then.
 type Pending = Pin<Box<dyn Future<Output = (usize, Result<Committed, StoreError>)> + Send>>;
 
@@ -48,11 +51,23 @@ pub(super) struct Frames {
     outgoing: Outgoing,
     pending: FuturesUnordered<Pending>,
     pending_bytes: usize,
+    /// Attempts that are to start, in the order in which they were reserved.
+    to_start: VecDeque<AttemptId>,
+    /// How many of them are being read now.
+    starting: usize,
 }
 
 impl Frames {
     pub(super) fn new(app: Arc<App>, agent: AgentId, outgoing: Outgoing) -> Self {
-        Self { app, agent, outgoing, pending: FuturesUnordered::new(), pending_bytes: 0 }
+        Self {
+            app,
+            agent,
+            outgoing,
+            pending: FuturesUnordered::new(),
+            pending_bytes: 0,
+            to_start: VecDeque::new(),
+            starting: 0,
+        }
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -126,7 +141,11 @@ impl Frames {
             Committed::Log(id, stream, answer) => {
                 self.send(&meaning::log_reply(id, stream, answer)?, b"").await
             }
-            Committed::Start(id, start) => self.start(id, start).await,
+            Committed::Start(id, start) => {
+                self.starting -= 1;
+                self.start(id, start).await?;
+                self.want_starts().await
+            }
         }
     }
 
@@ -141,7 +160,10 @@ impl Frames {
         for reply in replies {
             match reply {
                 Reply::Send(frame) => self.send(&frame, b"").await?,
-                Reply::Start(id) => self.want_start(id).await?,
+                Reply::Start(id) => {
+                    self.to_start.push_back(id);
+                    self.want_starts().await?;
+                }
                 Reply::Freed(id) => self.freed(id),
             }
         }
@@ -155,12 +177,18 @@ impl Frames {
         }
     }
 
-    async fn want_start(&mut self, id: AttemptId) -> anyhow::Result<()> {
-        let (reply, start) = oneshot::channel();
-        self.app.starts.send(Wanted { id, reply }).await.context("the server stops")?;
-        self.wait(0, async move {
-            Ok(Committed::Start(id, start.await.map_err(|_| StoreError::Closed)?))
-        });
+    /// Asks for the next starts, as many as one agent gets at a time: each may have megabytes.
+    async fn want_starts(&mut self) -> anyhow::Result<()> {
+        while self.starting < STARTS_AT_ONCE
+            && let Some(id) = self.to_start.pop_front()
+        {
+            let (reply, start) = oneshot::channel();
+            self.app.starts.send(Wanted { id, reply }).await.context("the server stops")?;
+            self.starting += 1;
+            self.wait(0, async move {
+                Ok(Committed::Start(id, start.await.map_err(|_| StoreError::Closed)?))
+            });
+        }
         Ok(())
     }
 

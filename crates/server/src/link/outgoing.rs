@@ -7,18 +7,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Frames that may wait.
 const FRAMES_MAX: usize = 1024;
-/// Bytes that may wait. A frame always fits when nothing else waits.
+/// Bytes that may wait of frames whose senders wait for room. A frame always fits when nothing else
+/// waits.
 const BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 
 /// The senders' side.
 #[derive(Clone)]
 pub(super) struct Outgoing {
-    frames: mpsc::Sender<(Vec<u8>, OwnedSemaphorePermit)>,
+    frames: mpsc::Sender<(Vec<u8>, Option<OwnedSemaphorePermit>)>,
     bytes: Arc<Semaphore>,
 }
 
 /// The side of whoever writes to the agent.
-pub(super) struct Queue(mpsc::Receiver<(Vec<u8>, OwnedSemaphorePermit)>);
+pub(super) struct Queue(mpsc::Receiver<(Vec<u8>, Option<OwnedSemaphorePermit>)>);
 
 /// The link is closing.
 #[derive(Debug, thiserror::Error)]
@@ -36,14 +37,14 @@ impl Outgoing {
         // A slot comes first, so that nobody holds bytes without being able to send them.
         let slot = self.frames.reserve().await.map_err(|_| Closed)?;
         let permit = Arc::clone(&self.bytes).acquire_many_owned(len(&frame)).await;
-        slot.send((frame, permit.map_err(|_| Closed)?));
+        slot.send((frame, Some(permit.map_err(|_| Closed)?)));
         Ok(())
     }
 
-    /// Whether there was room.
+    /// Whether there was room for a control frame. These are short, so only their number counts: a
+    /// long frame that waits for its bytes must not keep them out.
     pub(super) fn try_send(&self, frame: Vec<u8>) -> bool {
-        let permit = Arc::clone(&self.bytes).try_acquire_many_owned(len(&frame));
-        permit.is_ok_and(|permit| self.frames.try_send((frame, permit)).is_ok())
+        self.frames.try_send((frame, None)).is_ok()
     }
 }
 
@@ -81,11 +82,13 @@ mod tests {
         let (outgoing, mut queue) = Outgoing::new();
         outgoing.send(vec![0; FRAME_BYTES_MAX]).await.unwrap();
         outgoing.send(vec![0; FRAME_BYTES_MAX - 1]).await.unwrap();
-        assert!(!outgoing.try_send(vec![0; 2]));
-        assert!(outgoing.try_send(vec![0]), "BYTES_MAX is the edge");
-        assert!(!outgoing.try_send(vec![0]));
+        assert!(futures_util::poll!(Box::pin(outgoing.send(vec![0; 2]))).is_pending());
+        let edge = futures_util::poll!(Box::pin(outgoing.send(vec![0])));
+        assert!(edge.is_ready(), "BYTES_MAX is the edge");
+        assert!(futures_util::poll!(Box::pin(outgoing.send(vec![0]))).is_pending());
         let mut waiting = Box::pin(outgoing.send(vec![0; FRAME_BYTES_MAX]));
         assert!(futures_util::poll!(&mut waiting).is_pending());
+        assert!(outgoing.try_send(vec![0]), "a control frame does not wait for bytes");
         assert_eq!(queue.next().await.unwrap().len(), FRAME_BYTES_MAX);
         waiting.await.unwrap();
         drop(queue);

@@ -26,6 +26,8 @@ pub(super) use frames::forged;
 const DELIVERY_LEASE: std::time::Duration = std::time::Duration::from_mins(1);
 /// Longer than a world: what a coordinator has leased and does not work on must come back by itself.
 const DELIVERY_LEASE_ALONE: std::time::Duration = std::time::Duration::from_hours(24);
+/// One that has not beaten for this long is dead.
+const DEAD_AFTER: std::time::Duration = std::time::Duration::from_secs(30);
 const QUEUE_MAX: u32 = 10_000;
 
 pub(super) struct Coordinator {
@@ -350,10 +352,16 @@ impl World {
         let error_ms = self.rng.range(-200, 200);
         let coordinator = &mut self.coordinators[c];
         coordinator.up = true;
-        coordinator.instance = instance;
+        let earlier = std::mem::replace(&mut coordinator.instance, instance);
         coordinator.error_ms = error_ms;
         let life = coordinator.life;
         self.trace(format_args!("coordinator{c}: starts"));
+        // It knows whom it follows. Without an answer that one's silence tells the same later.
+        let removed =
+            self.call(c, "remove an instance", async |store| store.remove_instance(earlier).await);
+        if removed.is_err() && !self.coordinators[c].up {
+            return;
+        }
         self.at(self.now + 1, Event::Tick { coordinator: c, life, tick: Tick::Period });
     }
 }

@@ -135,7 +135,7 @@ impl Fault {
             Kind::StallDown => Self::StallLink { to: End::Agent, for_ms },
             Kind::StallUp => Self::StallLink { to: End::Coordinator, for_ms },
             Kind::Partition => Self::Partition { for_ms },
-            Kind::Degrade => Self::Degrade { late_ms: rng.range(30_000, 34_900) },
+            Kind::Degrade => Self::Degrade { late_ms: rng.range(34_000, 34_900) },
             Kind::DatabaseDown => Self::DatabaseDown { for_ms },
             Kind::Forge => Self::Forge,
             Kind::CancelRun => Self::CancelRun { force: rng.chance(500) },

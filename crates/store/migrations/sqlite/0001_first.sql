@@ -64,6 +64,7 @@ create table delivery (
     unique (source_id, body_digest)
 );
 create index delivery_due on delivery (next_at) where state = 'pending';
+create index delivery_leased on delivery (owner) where state = 'pending' and owner is not null;
 create index delivery_by_time on delivery (created_at, id);
 
 create table event (

@@ -53,12 +53,29 @@ pub(crate) const BESIDE: &str = places!(
 );
 pub(crate) const HOLDERS: &str =
     places!("p.gate_id = $1 and p.holding order by p.arrived_at, p.seq limit $2");
+pub(crate) const HOLDER_COUNT: &str =
+    "select count(*) from gate_place where gate_id = $1 and holding";
 pub(crate) const SINCE: &str =
     places!("not p.holding and p.created_at < $1 order by p.created_at limit $2");
 pub(crate) const ASLEEP: &str = "select g.name from gate g join gate_place p on p.gate_id = g.id \
     where g.id not in (select gate_id from gate_wake) group by g.id, g.name, g.slots \
     having sum(case when p.holding then 1 else 0 end) < g.slots \
     and sum(case when p.holding then 0 else 1 end) > 0 limit $1";
+
+/// Holders of a gate that a text names.
+pub const HOLDERS_MAX: usize = 5;
+
+/// Who holds the slots of a gate, in words; of many only the first.
+pub fn held_by(holders: impl Iterator<Item = String>, count: usize) -> String {
+    let names: Vec<String> = holders.take(HOLDERS_MAX).collect();
+    match count {
+        0 => "it is about to go on".to_owned(),
+        n if n > HOLDERS_MAX => {
+            format!("held by {} and {} more", names.join(", "), n - HOLDERS_MAX)
+        }
+        _ => format!("held by {}", names.join(", ")),
+    }
+}
 
 impl PlaceInfo {
     pub fn place(&self) -> Place {
@@ -99,12 +116,20 @@ impl Store {
         .during("look for gates that are asleep")
     }
 
-    /// Who holds the slots of a gate.
-    pub(crate) async fn holders(&self, gate: GateId) -> Result<Vec<PlaceInfo>, StoreError> {
-        read!(&self.inner.db, Kind, c => {
-            sqlx::query_as(HOLDERS).bind(gate).bind(i64::from(PAGE_MAX)).fetch_all(c).await
+    /// Who holds the slots of a gate, in words.
+    pub(crate) async fn holders(&self, gate: GateId) -> Result<String, StoreError> {
+        let during = "list who holds slots";
+        let limit = i64::try_from(HOLDERS_MAX).expect("a few");
+        let first: Vec<PlaceInfo> = read!(&self.inner.db, Kind, c => {
+            sqlx::query_as(HOLDERS).bind(gate).bind(limit).fetch_all(c).await
         })
-        .during("list who holds slots")
+        .during(during)?;
+        let count: i64 = read!(&self.inner.db, Kind, c => {
+            sqlx::query_scalar(HOLDER_COUNT).bind(gate).fetch_one(c).await
+        })
+        .during(during)?;
+        let count = usize::try_from(count).unwrap_or_default().max(first.len());
+        Ok(held_by(first.iter().map(PlaceInfo::who), count))
     }
 
     /// Who has waited since before a time, the longest first.

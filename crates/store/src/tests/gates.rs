@@ -266,7 +266,7 @@ pub(super) async fn who_waits_too_long_is_found(w: &World) {
     };
     assert_eq!(w.store.due(overdue(1000), 9, w.now()).await.unwrap(), []);
     let place = Place::Run(runs[1]);
-    let wait = Due::Wait { place, group: "x".to_owned(), holders: vec!["ci #1".to_owned()] };
+    let wait = Due::Wait { place, group: "x".to_owned(), holders: "held by ci #1".to_owned() };
     assert_eq!(w.store.due(overdue(999), 9, w.now()).await.unwrap(), [wait]);
     let (reason, by) = ("too long".to_owned(), "the limit".to_owned());
     let expired = Fact::WaitExpired { place, reason, by };

@@ -80,6 +80,22 @@ struct End {
 }
 
 impl End {
+    /// Whether this is one of those ends. A wake more than there is a turn to take is allowed: the
+    /// gate is looked at once too often and nothing comes of it, while one too few would leave
+    /// somebody waiting.
+    fn is_one_of(&self, serial: &[Self]) -> bool {
+        let parts = |end: &Self| -> (Vec<String>, Vec<String>) {
+            end.rows.lines().map(str::to_owned).partition(|line| line.starts_with("gate_wake "))
+        };
+        let (wakes, others) = parts(self);
+        serial.iter().any(|end| {
+            let (least, want) = parts(end);
+            self.answers == end.answers
+                && others == want
+                && least.iter().all(|wake| wakes.contains(wake))
+        })
+    }
+
     /// What tells this from the nearer one of the two.
     fn differs_from(&self, serial: &[Self; 2]) -> String {
         let lines = |end: &Self| -> BTreeSet<String> {
@@ -168,7 +184,7 @@ async fn faults_of(
         for after in 1..statements {
             bed.restore().await;
             let (end, same_later) = interleaved(bed, pair, after, unlocked).await;
-            if !serial.contains(&end) {
+            if !end.is_one_of(&serial) {
                 let [held, between] = pair.map(|(operation, _)| operation.name);
                 let differs = end.differs_from(&serial);
                 faults.push(format!("{between} after statement {after} of {held}:\n{differs}"));
@@ -234,7 +250,8 @@ fn two_operations_at_once_end_like_one_after_the_other() {
 }
 
 /// For each lock two operations that go wrong without it.
-const NEED: [(Lock, [&str; 2]); 5] = [
+const NEED: [(Lock, [&str; 2]); 6] = [
+    (Lock::Gates, ["take_last_slot", "take_last_slot"]),
     (Lock::Runs, ["reserve", "begin"]),
     (Lock::Jobs, ["claim_one", "queue_expired"]),
     (Lock::Attempts, ["append_log", "append_other"]),

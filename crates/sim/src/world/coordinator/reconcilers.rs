@@ -10,9 +10,9 @@ use shuntyard_core::{
 };
 use shuntyard_protocol::{EventId, JobId, RunId, agent::ToAgent};
 use shuntyard_server::parts::{fact, look, turn, withdrawn};
-use shuntyard_store::{Claimed, Delivery, NewEvent, NewJob, NewRun};
+use shuntyard_store::{Claimed, Delivery, Instance, NewEvent, NewJob, NewRun};
 
-use super::{DELIVERY_LEASE, DELIVERY_LEASE_ALONE, Failed, QUEUE_MAX, Session};
+use super::{DEAD_AFTER, DELIVERY_LEASE, DELIVERY_LEASE_ALONE, Failed, QUEUE_MAX, Session};
 use crate::world::{Event, Tick, World};
 
 impl World {
@@ -29,13 +29,37 @@ impl World {
                 let after = self.rng.range(2000, 8000);
                 self.at(self.now + after, Event::Tick { coordinator: c, life, tick });
                 self.poke_dispatch(c);
-                self.expire(c).and_then(|()| self.inbox(c)).and_then(|()| self.turn_gates(c))
+                self.beat(c)
+                    .and_then(|()| self.expire(c))
+                    .and_then(|()| self.inbox(c))
+                    .and_then(|()| self.turn_gates(c))
             }
         };
         // A failed tick is tried again with the next period.
         if let Err(failed) = result {
             self.trace(format_args!("coordinator{c}: a tick ends early: {failed:?}"));
         }
+    }
+
+    /// Says that it lives, and frees what the dead had taken.
+    fn beat(&mut self, c: usize) -> Result<(), Failed> {
+        let now = self.db_time(c);
+        let instance = Instance {
+            id: self.coordinators[c].instance,
+            name: format!("coordinator{c}"),
+            url: None,
+            software: "sim".to_owned(),
+            started_at: now,
+            beat_at: now,
+        };
+        self.call(c, "beat", async |store| store.beat(&instance).await)?;
+        let adopted = self.call(c, "adopt deliveries", async |store| {
+            store.adopt_deliveries(now - DEAD_AFTER, now).await
+        })?;
+        if adopted > 0 {
+            self.trace(format_args!("coordinator{c}: adopts {adopted} deliveries"));
+        }
+        Ok(())
     }
 
     fn turn_gates(&mut self, c: usize) -> Result<(), Failed> {
@@ -172,7 +196,7 @@ impl World {
         self.coordinators[c].planning = Some((batch, taken.len()));
         for delivery in taken {
             // Planning takes its time, sometimes more than the lease.
-            let long = if self.rng.chance(100) { 100_000 } else { 2000 };
+            let long = if self.rng.chance(400) { 100_000 } else { 2000 };
             let after = self.rng.range(0, long);
             let delivery = Box::new(delivery);
             self.at(self.now + after, Event::Plan { coordinator: c, batch, delivery });

@@ -6,15 +6,20 @@ use std::{
 };
 
 use serde_json::json;
-use shuntyard_core::apply::{Answer, Retry};
+use shuntyard_core::{
+    apply::{Answer, Fact, Retry},
+    gate::GateId,
+};
 use shuntyard_protocol::{
-    DeliveryId, InstanceId, Outcome, RunId, SourceId, Timestamp, TokenId,
+    DeliveryId, EventId, InstanceId, JobId, Outcome, RunId, SourceId, Timestamp, TokenId,
     agent::{AttemptFact, AttemptId, Containment, Mark},
+    plan::Concurrency,
 };
 use sqlx::{AssertSqlSafe, PgPool, postgres::PgPoolOptions};
 
 use crate::{
-    AgentSeen, Database, Instance, LogAnswer, LogAppend, NewDelivery, NewToken, Source,
+    AgentSeen, Created, Database, Instance, LogAnswer, LogAppend, NewDelivery, NewEvent, NewRun,
+    NewToken, Source, StoreError,
     testing::Postgres,
     tests::world::{self, World, agent, history, key},
 };
@@ -29,6 +34,10 @@ pub(super) struct Bed {
     pub(super) ended: RunId,
     /// Current attempts of the run's jobs by title.
     pub(super) jobs: BTreeMap<String, AttemptId>,
+    /// The first run holds the one slot of a gate, the second waits for it.
+    pub(super) holder: RunId,
+    pub(super) waiter: RunId,
+    pub(super) gate: GateId,
     pub(super) delivery: DeliveryId,
     watch: PgPool,
     rows: String,
@@ -87,6 +96,9 @@ impl Bed {
             run: RunId::mint(Timestamp(1), [0; 10]),
             ended: RunId::mint(Timestamp(1), [0; 10]),
             jobs: BTreeMap::new(),
+            holder: RunId::mint(Timestamp(1), [1; 10]),
+            waiter: RunId::mint(Timestamp(1), [2; 10]),
+            gate: 0,
             delivery: DeliveryId::mint(w.now(), w.random()),
             w,
             watch,
@@ -96,6 +108,7 @@ impl Bed {
         };
         bed.furnish().await;
         bed.make_runs().await;
+        bed.make_gates().await;
         bed.save().await;
         bed
     }
@@ -196,6 +209,40 @@ impl Bed {
         assert_eq!(logged.unwrap(), [LogAnswer::Acked { to: 5 }]);
     }
 
+    /// A run in a concurrency group.
+    pub(super) fn gated(&self, id: RunId, job: JobId, group: &str) -> NewRun {
+        let mut run = self.w.new_run("gated", vec![self.w.new_job("g", &[])]);
+        (run.id, run.jobs[0].id) = (id, job);
+        let group = group.to_owned();
+        run.concurrency = Some(Concurrency { group, cancel_in_progress: false, max: 1 });
+        run
+    }
+
+    pub(super) async fn start(&self, event: EventId, run: NewRun) -> Result<Created, StoreError> {
+        let event = NewEvent { id: event, ..self.w.event(None) };
+        self.w.store.create_runs(&event, vec![run], None, 100, self.now()).await
+    }
+
+    /// One gate with somebody at it and somebody before it, and one where nobody is.
+    async fn make_gates(&mut self) {
+        let gone = RunId::mint(Timestamp(1), [3; 10]);
+        for (n, (id, group)) in
+            (1..).zip([(self.holder, "deploy"), (self.waiter, "deploy"), (gone, "free")])
+        {
+            let job = JobId::mint(Timestamp(1), [n; 10]);
+            let event = EventId::mint(Timestamp(1), [n; 10]);
+            self.start(event, self.gated(id, job, group)).await.unwrap();
+        }
+        let (reason, by) = ("stop".to_owned(), "ann".to_owned());
+        self.w.apply(Fact::CancelRun { run: gone, force: true, reason, by }).await;
+        for gate in self.w.store.woken_gates().await.unwrap() {
+            self.w.store.turn_gate(gate, self.now()).await.unwrap();
+        }
+        let gate = "select gate_id from gate_place where run_id = $1";
+        let gate = sqlx::query_scalar(gate).bind(self.holder.uuid()).fetch_one(&self.watch);
+        self.gate = gate.await.unwrap();
+    }
+
     /// Keeps a copy of every table, and writes the texts that restore and read them all.
     async fn save(&mut self) {
         const COLUMNS: &str = "select table_name::text, column_name::text from \
@@ -276,6 +323,9 @@ fn read_as(table: &str, column: &str) -> Option<String> {
     match (table, column) {
         ("queue" | "outbox", "seq") => {
             Some("row_number() over (partition by run_id order by seq) as seq".to_owned())
+        }
+        ("gate_place" | "gate_wake", "seq") => {
+            Some("row_number() over (partition by gate_id order by seq) as seq".to_owned())
         }
         ("access_log", "seq") => None,
         ("job", "queue_seq") => Some("queue_seq is not null as queue_seq".to_owned()),

@@ -2,9 +2,12 @@
 
 use std::{collections::BTreeMap, fmt::Debug, pin::Pin, time::Duration};
 
-use shuntyard_core::apply::{Answer, Fact};
+use shuntyard_core::{
+    apply::{Answer, Fact},
+    gate::Place,
+};
 use shuntyard_protocol::{
-    AgentId, DeliveryId, JobId, Outcome, RunId, SourceId, Timestamp,
+    AgentId, DeliveryId, EventId, JobId, Outcome, RunId, SourceId, Timestamp,
     agent::{AttemptFact, AttemptId},
 };
 
@@ -90,7 +93,7 @@ async fn claim(bed: &Bed, side: u8, limit: u32) -> Result<Vec<crate::Claimed>, S
 /// What one delivery makes; both sides bring the same event.
 async fn create(bed: &Bed, side: u8) -> Result<crate::Created, StoreError> {
     let mut event = bed.w.event(Some("push"));
-    event.id = shuntyard_protocol::EventId::mint(Timestamp(1), random(side, 1));
+    event.id = EventId::mint(Timestamp(1), random(side, 1));
     let mut jobs = vec![bed.w.new_job("x", &[]), bed.w.new_job("y", &[("x", &Outcome::ALL)])];
     for (n, job) in (1..).zip(&mut jobs) {
         job.id = JobId::mint(Timestamp(1), random(side, n));
@@ -99,6 +102,17 @@ async fn create(bed: &Bed, side: u8) -> Result<crate::Created, StoreError> {
     run.id = RunId::mint(Timestamp(1), random(side, 1));
     let delivery = Some((bed.delivery, "runs"));
     bed.w.store.create_runs(&event, vec![run], delivery, 100, bed.now()).await
+}
+
+fn stop(run: RunId) -> Fact {
+    Fact::CancelRun { run, force: true, reason: why(), by: "ann".to_owned() }
+}
+
+/// A run comes to a gate.
+async fn come(bed: &Bed, side: u8, group: &str) -> Result<crate::Created, StoreError> {
+    let run = RunId::mint(Timestamp(1), random(side, 4));
+    let job = JobId::mint(Timestamp(1), random(side, 4));
+    bed.start(EventId::mint(Timestamp(1), random(side, 4)), bed.gated(run, job, group)).await
 }
 
 async fn rerun(bed: &Bed, side: u8) -> Result<crate::Rerun, StoreError> {
@@ -211,6 +225,14 @@ operations! {
     reconcile(bed, side) hello(bed, side);
     create_runs(bed, side) create(bed, side);
     rerun_failed(bed, side) rerun(bed, side);
+    turn_gate(bed, _) bed.w.store.turn_gate(bed.gate, bed.now());
+    leave_gate(bed, _) now(bed, stop(bed.holder));
+    leave_line(bed, _) now(bed, stop(bed.waiter));
+    wait_expires(bed, _) late(bed, Fact::WaitExpired {
+        place: Place::Run(bed.waiter), reason: why(), by: "ann".to_owned(),
+    });
+    join_line(bed, side) come(bed, side, "deploy");
+    take_last_slot(bed, side) come(bed, side, "free");
     insert_delivery(bed, side) bed.w.store.insert_delivery(
         &bed.delivery(DeliveryId::mint(Timestamp(1), random(side, 3)), 3), bed.now(),
     );
