@@ -15,21 +15,23 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// Which server a client command talks to. Without any of these: the profile of `shunt login`, or
-/// the one `shunt dev` of this user that runs.
+// Which server a client command talks to. Not a doc comment: it would describe every command that has
+// none of its own.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Connect {
-    /// Address of the server.
+    /// Address of the server. Default: that of `shunt login`, or the one `shunt dev` of this user that
+    /// runs.
     #[arg(long = "url", alias = "server", env = "SHUNT_URL", help_heading = "Server")]
     pub(crate) server: Option<String>,
     #[command(flatten)]
     pub(crate) credentials: Credentials,
 }
 
-/// The same for a command whose `--url` is the code's.
+// The same for a command whose `--url` is the code's.
 #[derive(clap::Args, Clone)]
 pub(crate) struct ConnectServer {
-    /// Address of the server.
+    /// Address of the server. Default: that of `shunt login`, or the one `shunt dev` of this user that
+    /// runs.
     #[arg(long, env = "SHUNT_URL", help_heading = "Server")]
     pub(crate) server: Option<String>,
     #[command(flatten)]
@@ -183,7 +185,7 @@ pub(crate) struct Agent {
     pub(crate) spool_mib: u64,
 }
 
-/// The repository that a command is about.
+// The repository that a command is about.
 #[derive(clap::Args)]
 pub(crate) struct Repository {
     /// Repository to use instead of the current folder.
@@ -295,7 +297,7 @@ pub(crate) enum RunsCommand {
         #[command(flatten)]
         connect: Connect,
         run: String,
-        /// Go on until the run has ended.
+        /// Go on until the run has ended, and end with its result.
         #[arg(long, short)]
         follow: bool,
         /// Only this job.
@@ -384,12 +386,14 @@ pub(crate) enum TokenCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Tokens, without their secrets.
     List {
         #[command(flatten)]
         connect: Connect,
         #[arg(long)]
         json: bool,
     },
+    /// Refuse a token from now on.
     Revoke {
         #[command(flatten)]
         connect: Connect,
@@ -416,6 +420,7 @@ pub(crate) enum AgentCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Agents, and how many jobs each runs.
     List {
         #[command(flatten)]
         connect: Connect,
@@ -477,6 +482,7 @@ pub(crate) enum SourceCommand {
         #[arg(long)]
         label: Vec<String>,
     },
+    /// Sources of the org, or of all.
     List {
         #[command(flatten)]
         connect: Connect,
@@ -536,5 +542,28 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    /// A line for each command below, with its full name.
+    fn lines(command: &clap::Command, name: &str, found: &mut Vec<(String, String)>) {
+        for inner in command.get_subcommands() {
+            let name = format!("{name} {}", inner.get_name());
+            let about = inner.get_about().map(ToString::to_string).unwrap_or_default();
+            lines(inner, &name, found);
+            found.push((about, name));
+        }
+    }
+
+    #[test]
+    fn each_command_has_a_line_of_its_own() {
+        let mut found = Vec::new();
+        lines(&Args::command(), "shunt", &mut found);
+        found.sort();
+        for pair in found.windows(2) {
+            assert_ne!(pair[0].0, pair[1].0, "{} and {}", pair[0].1, pair[1].1);
+        }
+        for (about, name) in found {
+            assert!(!about.is_empty(), "{name}");
+        }
     }
 }

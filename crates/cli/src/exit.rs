@@ -7,6 +7,8 @@ use std::{fmt, process::ExitCode};
 pub(crate) enum Failure {
     /// It was said already, a failed run for example.
     Said(u8),
+    /// Nobody reads the output any more, which is all that the command was for. Exit code 0.
+    Unread,
     /// The user can mend it: shown without a chain. Exit code 2.
     Usage(String),
     Error(anyhow::Error),
@@ -35,7 +37,7 @@ pub(crate) fn usage(message: impl fmt::Display) -> Failure {
 /// Prints what is left to say.
 pub(crate) fn code(result: Result) -> ExitCode {
     let (code, message) = match result {
-        Ok(()) => return ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::Unread) => return ExitCode::SUCCESS,
         Err(Failure::Said(code)) => return ExitCode::from(code),
         Err(Failure::Usage(message)) => (USAGE, message),
         Err(Failure::Error(error)) => (FAILED, format!("{error:#}")),

@@ -4,10 +4,15 @@ pub(crate) mod live;
 pub(crate) mod style;
 pub(crate) mod table;
 
-use std::{io::IsTerminal, time::Duration};
+use std::{
+    io::{self, ErrorKind, IsTerminal},
+    time::Duration,
+};
 
 use shuntyard_protocol::Timestamp;
 use tracing_subscriber::EnvFilter;
+
+use crate::exit::{Failure, Result};
 
 /// Sends this process's own messages to stderr: warnings, or more with `-v`.
 pub(crate) fn log(verbose: u8) {
@@ -18,12 +23,32 @@ pub(crate) fn log(verbose: u8) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("SHUNT_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    let colour = std::io::stderr().is_terminal();
+    let colour = io::stderr().is_terminal();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(colour)
-        .with_writer(std::io::stderr)
+        .with_writer(io::stderr)
+        // It could only be said where nothing can be said.
+        .log_internal_errors(false)
         .init();
+}
+
+/// What was printed, or that nobody reads it any more: that ends nothing by itself.
+pub(crate) fn unread(printed: io::Result<()>) -> io::Result<()> {
+    match printed {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// What was printed for somebody alone. When they read no more, the command ends.
+pub(crate) fn printed(printed: io::Result<()>) -> Result {
+    printed.map_err(|error| {
+        if error.kind() == ErrorKind::BrokenPipe {
+            return Failure::Unread;
+        }
+        Failure::Error(anyhow::Error::from(error).context("print"))
+    })
 }
 
 /// `850ms`, `12.3s`, `4m 05s`, `2h 07m`.

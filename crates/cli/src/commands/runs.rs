@@ -1,24 +1,19 @@
 //! `shunt runs`
 
-use std::io::Write;
+mod logs;
 
-use anyhow::Context;
-use futures_util::StreamExt;
 use reqwest::Method;
 use shuntyard_protocol::api::{
-    CancelRequest, Delivery, Job, LogLines, Page, RerunRequest, Run, RunDetail, StartRequest,
+    CancelRequest, Delivery, Page, RerunRequest, Run, RunDetail, StartRequest,
 };
 
+use self::logs::Form;
 use super::dev::{runs_of, settled};
 use crate::{
     args::{Connect, Runs, RunsCommand},
     client::Client,
-    exit::{FAILED, Failure, Result, usage},
-    show::{
-        self,
-        live::{self, Screen, Style},
-        style, table,
-    },
+    exit::{Result, usage},
+    show::{self, style, table},
 };
 
 pub(crate) async fn run(args: Runs) -> Result {
@@ -36,16 +31,18 @@ pub(crate) async fn run(args: Runs) -> Result {
             list(&connect, &query, json).await
         }
         RunsCommand::Show { connect, run, json } => show(&connect, &run, json).await,
-        RunsCommand::Logs { connect, run, follow: true, .. } => {
-            follow(&Client::connect(&connect)?, &run).await
-        }
-        RunsCommand::Logs { connect, run, job, raw, timestamps, .. } => {
+        RunsCommand::Logs { connect, run, follow, job, raw, timestamps } => {
             let form = match (raw, timestamps) {
                 (true, _) => Form::Raw,
                 (false, true) => Form::Timestamps,
                 (false, false) => Form::Plain,
             };
-            logs(&Client::connect(&connect)?, &run, job.as_deref(), form).await
+            let (client, job) = (Client::connect(&connect)?, job.as_deref());
+            if follow {
+                logs::follow(&client, &run, job, form).await
+            } else {
+                logs::print(&client, &run, job, form).await
+            }
         }
         RunsCommand::Cancel { connect, run, force } => {
             let request = CancelRequest { force, reason: None };
@@ -140,84 +137,4 @@ async fn show(connect: &Connect, run: &str, json: bool) -> Result {
         }
     }
     Ok(())
-}
-
-/// How a log is printed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// Under the names of its jobs and steps.
-    Plain,
-    /// The same, each line with its time.
-    Timestamps,
-    /// The bytes alone.
-    Raw,
-}
-
-async fn follow(client: &Client, run: &str) -> Result {
-    let mut screen = Screen::new(Style::Plain);
-    let last = live::follow(client, run, &mut screen).await?;
-    if last.run.state == "success" { Ok(()) } else { Err(Failure::Said(FAILED)) }
-}
-
-async fn logs(client: &Client, run: &str, job: Option<&str>, form: Form) -> Result {
-    let detail: RunDetail = client.get(&format!("/runs/{run}"), &[]).await?;
-    let named =
-        |name: &str, job: &Job| name == job.name || name == job.title || name == job.id.to_string();
-    let wanted = detail.jobs.iter().filter(|item| job.is_none_or(|name| named(name, item)));
-    let jobs: Vec<_> = wanted.collect();
-    if jobs.is_empty() {
-        let names: Vec<_> = detail.jobs.iter().map(|job| job.title.as_str()).collect();
-        return Err(usage(format!("there is no such job; there are {}", names.join(", "))));
-    }
-    if form == Form::Raw {
-        let [job] = jobs.as_slice() else {
-            return Err(usage("--raw prints one job: choose it with --job"));
-        };
-        return copy(client, job, None).await;
-    }
-    for job in jobs {
-        anstream::println!("{}{}{}", style::BOLD, job.title, anstyle::Reset);
-        print(client, job, 0, form).await?;
-        for step in job.steps.iter().filter(|step| step.state != "pending") {
-            anstream::println!("{}{}{}", style::DIM, step.name, anstyle::Reset);
-            print(client, job, step.index + 1, form).await?;
-        }
-    }
-    Ok(())
-}
-
-async fn print(client: &Client, job: &Job, stream: u32, form: Form) -> Result {
-    if form != Form::Timestamps {
-        return copy(client, job, Some(stream)).await;
-    }
-    let mut from = 0;
-    loop {
-        let query = [("stream", stream.to_string()), ("from", from.to_string())];
-        let slice: LogLines = client.get(&format!("/jobs/{}/logs", job.id), &query).await?;
-        for line in &slice.lines {
-            anstream::println!(
-                "{}{}{} {}",
-                style::DIM,
-                show::time(line.at),
-                anstyle::Reset,
-                line.text
-            );
-        }
-        if slice.next == from {
-            return Ok(());
-        }
-        from = slice.next;
-    }
-}
-
-/// Copies a log to the output, byte by byte as it is.
-async fn copy(client: &Client, job: &Job, stream: Option<u32>) -> Result {
-    let query: Vec<_> = stream.map(|stream| ("stream", stream.to_string())).into_iter().collect();
-    let response = client.bytes(&format!("/jobs/{}/logs/raw", job.id), &query).await?;
-    let mut bytes = Box::pin(response.bytes_stream());
-    let mut out = std::io::stdout().lock();
-    while let Some(chunk) = bytes.next().await {
-        out.write_all(&chunk.context("read the log")?).context("print the log")?;
-    }
-    Ok(out.flush()?)
 }

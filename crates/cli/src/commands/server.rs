@@ -6,7 +6,7 @@ use anyhow::Context;
 use shuntyard_agent::{AgentConfig, Control, Launcher, Secret};
 use shuntyard_protocol::api::{CreatedToken, NewToken};
 use shuntyard_server::{
-    ADMIN_TOKEN_FILE, Running, StartOptions, config::Config, env::Env, local_admin_token,
+    ADMIN_TOKEN_FILE, Running, StartOptions, config::Config, env::Env, git::Git, local_admin_token,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -102,6 +102,11 @@ impl Server {
         &self.endpoint.data
     }
 
+    /// What reads repositories for this server.
+    pub(super) fn git(&self) -> Git {
+        self.running.app.git.clone()
+    }
+
     /// A link that signs one browser in, once.
     pub(super) async fn sign_in_link(&self) -> Result<String> {
         Ok(shuntyard_server::sign_in_link(&self.running.app).await?)
@@ -169,7 +174,12 @@ impl Server {
             // A second Ctrl-C does not wait.
             tokio::select! {
                 _ = tasks.join_next() => {}
-                second = interrupted() => { second?; }
+                second = interrupted() => {
+                    second?;
+                    anstream::eprintln!(
+                        "ending at once: what has not ended is left to its supervisor"
+                    );
+                }
                 () = tokio::time::sleep(STOP_TIMEOUT) => {}
             }
         }

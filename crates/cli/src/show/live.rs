@@ -1,12 +1,13 @@
 //! Following runs: their events come in over the API, and a display shows them.
 
 mod plain;
+mod streams;
 mod text;
 mod tree;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    io::IsTerminal,
+    io::{self, IsTerminal},
     time::Duration,
 };
 
@@ -15,12 +16,13 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use futures_util::StreamExt;
 use serde_json::json;
 use shuntyard_protocol::{
-    JobId,
+    JobId, Timestamp,
+    agent::Mark,
     api::{LogChunk, RunDetail},
 };
 use tokio::{sync::mpsc, time};
 
-use self::text::visible;
+use self::streams::Streams;
 use crate::{
     client::Client,
     exit::{Failure, Result},
@@ -33,23 +35,37 @@ const RECONNECT_PERIOD: Duration = Duration::from_millis(500);
 const BREAKS_LIMIT: u32 = 240;
 /// Updates that wait to be shown; then the server waits.
 const UPDATES_CAPACITY: usize = 64;
-/// Longest line that is put together for display, in bytes.
-const LINE_BYTES_MAX: usize = 16 * 1024;
 /// Lines of a failed step that the summary repeats.
 const TAIL_LINES: usize = 50;
 
 /// Something new about a run.
 pub(crate) enum Update {
     Run(Box<RunDetail>),
-    Lines(Lines),
+    Log(Chunk),
+}
+
+/// New bytes of one stream, which nobody has seen before.
+pub(crate) struct Chunk {
+    pub(crate) job: JobId,
+    pub(crate) attempt: u32,
+    /// 0 is set-up, `i + 1` step `i`.
+    pub(crate) stream: u32,
+    pub(crate) from: u64,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) marks: Vec<Mark>,
 }
 
 /// New whole lines of one stream.
-pub(crate) struct Lines {
-    pub(crate) job: JobId,
-    /// 0 is set-up, `i + 1` step `i`.
-    pub(crate) stream: u32,
-    pub(crate) texts: Vec<String>,
+struct Lines {
+    job: JobId,
+    stream: u32,
+    whole: Vec<Line>,
+}
+
+struct Line {
+    /// When its first byte was read.
+    at: Timestamp,
+    text: String,
 }
 
 /// How runs are shown.
@@ -66,7 +82,7 @@ pub(crate) enum Style {
 impl Style {
     /// The best for where the output goes.
     pub(crate) fn choose(json: bool) -> Self {
-        match (json, std::io::stdout().is_terminal()) {
+        match (json, io::stdout().is_terminal()) {
             (true, _) => Self::Json,
             (false, true) => Self::Tree,
             (false, false) => Self::Plain,
@@ -74,8 +90,19 @@ impl Style {
     }
 }
 
-/// Follows one run until its end. Returns its last state.
+/// Shows one run until its end, whether or not somebody reads it. Returns its last state.
 pub(crate) async fn follow(client: &Client, run: &str, screen: &mut Screen) -> Result<RunDetail> {
+    let last = each_update(client, run, |update| Ok(show::unread(screen.update(update))?)).await?;
+    show::unread(screen.finish(&last))?;
+    Ok(last)
+}
+
+/// Hands over each update of a run until its end. Returns its last state.
+pub(crate) async fn each_update(
+    client: &Client,
+    run: &str,
+    mut take: impl FnMut(Update) -> Result,
+) -> Result<RunDetail> {
     let (sender, mut updates) = mpsc::channel(UPDATES_CAPACITY);
     let reading = read(client.clone(), run.to_owned(), sender);
     tokio::pin!(reading);
@@ -89,27 +116,24 @@ pub(crate) async fn follow(client: &Client, run: &str, screen: &mut Screen) -> R
             }
             update = updates.recv() => match update {
                 Some(update) => {
-                    screen.update(&update);
-                    if let Update::Run(detail) = update {
-                        last = Some(*detail);
+                    if let Update::Run(detail) = &update {
+                        last = Some((**detail).clone());
                     }
+                    take(update)?;
                 }
                 None => break,
             },
         }
     }
-    let last = match last {
-        Some(detail) => detail,
-        None => client.get(&format!("/runs/{run}"), &[]).await?,
-    };
-    screen.finish(&last);
-    Ok(last)
+    match last {
+        Some(detail) => Ok(detail),
+        None => client.get(&format!("/runs/{run}"), &[]).await,
+    }
 }
 
 /// Reads live events; a connection that breaks is made anew, and what came before is not repeated.
 async fn read(client: Client, run: String, updates: mpsc::Sender<Update>) -> Result {
     let mut seen: BTreeMap<(JobId, u32, u32), u64> = BTreeMap::new();
-    let mut partial: BTreeMap<(JobId, u32, u32), Vec<u8>> = BTreeMap::new();
     let mut breaks = 0;
     while breaks < BREAKS_LIMIT {
         let mut events = match client.events(&run).await {
@@ -131,28 +155,12 @@ async fn read(client: Client, run: String, updates: mpsc::Sender<Update>) -> Res
                 "log" => {
                     let chunk: LogChunk =
                         serde_json::from_str(&event.data).context("read a live log")?;
-                    let key = (chunk.job, chunk.attempt, chunk.stream);
-                    let bytes = BASE64_STANDARD.decode(&chunk.bytes).context("read a live log")?;
-                    let known = seen.entry(key).or_default();
-                    let skip =
-                        usize::try_from(known.saturating_sub(chunk.from)).unwrap_or(usize::MAX);
-                    let Some(fresh) = bytes.get(skip..) else { continue };
-                    *known = chunk.from + bytes.len() as u64;
-                    let lines = whole_lines(partial.entry(key).or_default(), fresh);
-                    if !lines.is_empty() {
-                        let lines = Lines { job: chunk.job, stream: chunk.stream, texts: lines };
-                        drop(updates.send(Update::Lines(lines)).await);
+                    let known = seen.entry((chunk.job, chunk.attempt, chunk.stream)).or_default();
+                    if let Some(fresh) = fresh(chunk, known)? {
+                        drop(updates.send(Update::Log(fresh)).await);
                     }
                 }
-                "end" => {
-                    for ((job, _, stream), rest) in partial {
-                        if !rest.is_empty() {
-                            let texts = vec![String::from_utf8_lossy(&rest).into_owned()];
-                            drop(updates.send(Update::Lines(Lines { job, stream, texts })).await);
-                        }
-                    }
-                    return Ok(());
-                }
+                "end" => return Ok(()),
                 _ => {}
             }
         }
@@ -162,21 +170,17 @@ async fn read(client: Client, run: String, updates: mpsc::Sender<Update>) -> Res
     Err(anyhow::anyhow!("the connection to the server broke and did not come back").into())
 }
 
-/// Takes the whole lines out of what came so far. A very long line is cut into pieces.
-fn whole_lines(partial: &mut Vec<u8>, fresh: &[u8]) -> Vec<String> {
-    partial.extend_from_slice(fresh);
-    let mut lines = Vec::new();
-    let mut start = 0;
-    while let Some(end) = partial[start..].iter().position(|&b| b == b'\n') {
-        lines.push(visible(&partial[start..start + end]));
-        start += end + 1;
+/// What of a chunk is new to somebody who has come to the offset `known`.
+fn fresh(chunk: LogChunk, known: &mut u64) -> anyhow::Result<Option<Chunk>> {
+    let LogChunk { job, attempt, stream, from, bytes, marks } = chunk;
+    let mut bytes = BASE64_STANDARD.decode(&bytes).context("read a live log")?;
+    let skip = known.saturating_sub(from);
+    if skip > 0 && skip >= bytes.len() as u64 {
+        return Ok(None);
     }
-    while partial.len() - start > LINE_BYTES_MAX {
-        lines.push(visible(&partial[start..start + LINE_BYTES_MAX]));
-        start += LINE_BYTES_MAX;
-    }
-    partial.drain(..start);
-    lines
+    *known = from + bytes.len() as u64;
+    bytes.drain(..usize::try_from(skip)?);
+    Ok(Some(Chunk { job, attempt, stream, from: from + skip, bytes, marks }))
 }
 
 /// What runs look like on this output.
@@ -184,6 +188,7 @@ pub(crate) struct Screen {
     style: Style,
     tree: tree::Tree,
     plain: plain::Plain,
+    streams: Streams,
     /// The last lines of each stream, for the summary of a failure.
     tails: BTreeMap<(JobId, u32), VecDeque<String>>,
 }
@@ -194,8 +199,14 @@ impl Screen {
             style,
             tree: tree::Tree::new(style == Style::Tree),
             plain: plain::Plain::default(),
+            streams: Streams::default(),
             tails: BTreeMap::new(),
         }
+    }
+
+    /// Prefixed lines, and perhaps the time of each.
+    pub(crate) fn plain(times: bool) -> Self {
+        Self { plain: plain::Plain::new(times), ..Self::new(Style::Plain) }
     }
 
     /// A message beside the runs.
@@ -214,34 +225,56 @@ impl Screen {
         }
     }
 
-    pub(crate) fn update(&mut self, update: &Update) {
-        if let Update::Lines(lines) = update {
-            let tail = self.tails.entry((lines.job, lines.stream)).or_default();
-            tail.extend(lines.texts.iter().cloned());
-            while tail.len() > TAIL_LINES {
-                tail.pop_front();
+    pub(crate) fn update(&mut self, update: Update) -> io::Result<()> {
+        match update {
+            Update::Run(detail) => match self.style {
+                Style::Tree => self.tree.run(&detail),
+                Style::Plain => self.plain.run(&detail)?,
+                Style::Json => {
+                    let RunDetail { run, jobs, .. } = *detail;
+                    self.event(&json!({ "type": "run", "run": run, "jobs": jobs }));
+                }
+            },
+            Update::Log(chunk) => {
+                let lines = self.streams.add(&chunk);
+                self.lines(&lines)?;
             }
         }
-        match (self.style, update) {
-            (Style::Tree, update) => self.tree.update(update),
-            (Style::Plain, update) => self.plain.update(update),
-            (Style::Json, Update::Run(detail)) => {
-                self.event(&json!({ "type": "run", "run": detail.run, "jobs": detail.jobs }));
-            }
-            (Style::Json, Update::Lines(lines)) => {
-                let Lines { job, stream, texts } = lines;
+        Ok(())
+    }
+
+    fn lines(&mut self, lines: &Lines) -> io::Result<()> {
+        if lines.whole.is_empty() {
+            return Ok(());
+        }
+        let Lines { job, stream, .. } = *lines;
+        let texts = lines.whole.iter().map(|line| line.text.as_str());
+        let tail = self.tails.entry((job, stream)).or_default();
+        tail.extend(texts.clone().map(str::to_owned));
+        while tail.len() > TAIL_LINES {
+            tail.pop_front();
+        }
+        match self.style {
+            Style::Tree => self.tree.lines(lines),
+            Style::Plain => self.plain.lines(lines)?,
+            Style::Json => {
+                let texts: Vec<_> = texts.collect();
                 self.event(&json!({ "type": "log", "job": job, "stream": stream, "lines": texts }));
             }
         }
+        Ok(())
     }
 
     /// The end of a run: how long each job took, and what a failed step said last.
-    fn finish(&mut self, detail: &RunDetail) {
+    pub(crate) fn finish(&mut self, detail: &RunDetail) -> io::Result<()> {
+        for rest in self.streams.take_rest() {
+            self.lines(&rest)?;
+        }
         let run = &detail.run;
         self.event(&json!({ "type": "finished", "run": run.id, "workflow": run.workflow, "state": run.state }));
         self.tree.clear(&detail.jobs);
         if self.style == Style::Json {
-            return;
+            return Ok(());
         }
         for job in &detail.jobs {
             let failed = matches!(job.state.as_str(), "failed" | "timed_out" | "lost");
@@ -261,6 +294,7 @@ impl Screen {
         let state = show::style::paint(&run.state);
         let reason = run.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
         anstream::println!("{state}  {} #{} in {time}{reason}", run.workflow, run.number);
+        Ok(())
     }
 
     fn repeat_tail(&self, job: &shuntyard_protocol::api::Job) {
@@ -285,22 +319,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_put_together_across_chunks() {
-        let mut partial = Vec::new();
-        assert!(whole_lines(&mut partial, b"ab").is_empty());
-        assert_eq!(
-            whole_lines(&mut partial, b"c\r\nd\xff\n10%\r20%\nx"),
-            ["abc", "d\u{fffd}", "20%"]
-        );
-        assert_eq!(partial, b"x");
-    }
-
-    #[test]
-    fn a_line_above_line_bytes_max_is_cut() {
-        let mut partial = Vec::new();
-        assert!(whole_lines(&mut partial, &vec![b'x'; LINE_BYTES_MAX]).is_empty());
-        let lines = whole_lines(&mut partial, b"y");
-        assert_eq!(lines, ["x".repeat(LINE_BYTES_MAX)]);
-        assert_eq!(partial, b"y");
+    fn what_a_new_connection_repeats_is_left_out() {
+        let job = JobId::mint(Timestamp(0), [0; 10]);
+        let mut known = 0;
+        let mut next = |from: u64, bytes: &str| {
+            let bytes = BASE64_STANDARD.encode(bytes);
+            let chunk = LogChunk { job, attempt: 1, stream: 1, from, bytes, marks: Vec::new() };
+            let fresh = fresh(chunk, &mut known).unwrap();
+            fresh.map(|fresh| (fresh.from, String::from_utf8(fresh.bytes).unwrap()))
+        };
+        assert_eq!(next(0, "abc"), Some((0, "abc".to_owned())));
+        assert_eq!(next(0, "abc"), None);
+        assert_eq!(next(0, "ab"), None);
+        assert_eq!(next(0, "abcd"), Some((3, "d".to_owned())));
+        assert_eq!(next(4, "ef"), Some((4, "ef".to_owned())));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use shuntyard_sim::forge::commit_folder;
 
@@ -130,7 +130,8 @@ async fn it_serves_on_says_what_is_not_committed_and_runs_what_is_committed_late
 
     commit_folder(folder, "later").unwrap();
     dev.says("good night").await;
-    dev.says("success  ci #2").await;
+    let out = dev.says("success  ci #2").await;
+    assert!(out.contains("run #1 of ci") && out.contains("run #2 of ci"), "{out}");
     // The default data folder is the user's, and another command finds the server by itself.
     let dev_folders = fs::read_dir(machine.path("share/shuntyard/dev")).unwrap();
     let names: Vec<_> = dev_folders.map(|entry| entry.unwrap().file_name()).collect();
@@ -233,6 +234,115 @@ async fn sigterm_leaves_the_supervisors_to_the_next_start() {
     assert_eq!(String::from_utf8(api.whole(slow, Some(1)).await).unwrap(), expected);
     dev.says("watching ").await;
     assert_eq!(dev.out().matches("│ 1000\n").count(), 1);
+}
+
+#[tokio::test]
+async fn once_after_a_crash_ends_with_the_result_of_the_head() {
+    for (old, new, code) in [("false", "true", 0), ("true", "exit 3", 1)] {
+        let machine = Machine::new();
+        let gate = Gate::new().await;
+        let jobs = |name: &str, end: &str| format!("job('{name}', {{ steps: [sh('{end}')] }})");
+        let path = repository(&machine, "web", &jobs("old", &format!("{}; {old}", gate.wait())));
+        let (mut dev, _, _) = interrupted(&machine, &path).await;
+        let waiting = gate.reached().await;
+        dev.kill();
+        let folder = Path::new(&path);
+        write(folder, &[(CI, &ci(&jobs("new", new)))]);
+        commit_folder(folder, "later").unwrap();
+        let once = ["dev", &path, "--data", "data", "--once", "--listen", "127.0.0.1:0"];
+        let mut dev = machine.start(&once);
+        dev.says("1 run of last time goes on").await;
+        waiting.go().await;
+        let done = dev.done().await;
+        assert_eq!(done.code, code, "{}{}", done.out, done.err);
+        let (first, second) = done.out.split_once("run #2 of ci").unwrap();
+        assert!(first.contains("ci #1 in ") && second.contains("ci #2 in "), "{}", done.out);
+    }
+}
+
+#[tokio::test]
+async fn once_after_a_crash_goes_on_with_the_runs_of_the_head() {
+    let machine = Machine::new();
+    let gate = Gate::new().await;
+    let slow = ci(&format!("job('slow', {{ steps: [sh('{}')] }})", gate.wait()));
+    let bad = ci("job('bad', { steps: [sh('exit 3')] })").replace("'ci'", "'second'");
+    let path = repository(&machine, "web", "");
+    let folder = Path::new(&path);
+    write(folder, &[(CI, &slow), (".shuntyard/workflows/second.ts", &bad)]);
+    commit_folder(folder, "both").unwrap();
+    let mut dev =
+        machine.start(&["dev", &path, "--data", "data", "--slots", "2", "--listen", "127.0.0.1:0"]);
+    dev.says("data in ").await;
+    let api = api(&machine.path("data")).await;
+    let waiting = gate.reached().await;
+    let over = until("the run of the second workflow to end", async || {
+        let runs = api.try_get("/runs?workflow=second").await?;
+        (runs["items"][0]["state"] == "failed").then_some(())
+    });
+    over.await;
+    dev.kill();
+    let once = ["dev", &path, "--data", "data", "--once", "--listen", "127.0.0.1:0"];
+    let mut dev = machine.start(&once);
+    dev.says("1 run of last time goes on").await;
+    waiting.go().await;
+    let done = dev.done().await;
+    assert_eq!(done.code, 1, "a run of the head had failed before: {}{}", done.out, done.err);
+    assert!(!done.out.contains("#2"), "it runs once: {}", done.out);
+}
+
+#[tokio::test]
+async fn commits_that_come_during_the_first_run_are_shown_after_it() {
+    let machine = Machine::new();
+    let gate = Gate::new().await;
+    let jobs = format!("job('slow', {{ steps: [sh('{}; true')] }})", gate.wait());
+    let path = repository(&machine, "web", &jobs);
+    let folder = Path::new(&path);
+    let mut dev =
+        machine.start(&["dev", &path, "--data", "data", "--slots", "2", "--listen", "127.0.0.1:0"]);
+    dev.says("data in ").await;
+    let api = api(&machine.path("data")).await;
+    let waiting = gate.reached().await;
+    write(folder, &[(CI, &ci("job('a', { steps: [sh('echo came meanwhile')] })"))]);
+    commit_folder(folder, "later").unwrap();
+    until("the run of the second commit to end", async || {
+        let runs = api.try_get("/runs").await?;
+        (runs["items"][0]["number"] == 2 && runs["items"][0]["state"] == "success").then_some(())
+    })
+    .await;
+    write(folder, &[(CI, "nonsense(")]);
+    commit_folder(folder, "broken").unwrap();
+    let source = api.get("/sources").await["items"][0]["name"].as_str().unwrap().to_owned();
+    until("the third commit to be refused", async || {
+        let deliveries = api.try_get(&format!("/sources/{source}/deliveries")).await?;
+        (deliveries["items"][0]["state"] == "failed").then_some(())
+    })
+    .await;
+    assert!(!dev.out().contains("watching "), "{}", dev.out());
+    waiting.go().await;
+    let out = dev.says("success  ci #2").await;
+    assert!(out.contains("came meanwhile") && out.contains("error:"), "{out}");
+    assert_eq!(out.matches("run #1 of ci").count(), 1, "{out}");
+}
+
+#[tokio::test]
+async fn a_second_ctrl_c_ends_at_once() {
+    let machine = Machine::new();
+    let (gate, sleep) = (Gate::new().await, unique_sleep());
+    let command = format!("trap \"\" TERM; sleep {sleep} & {}; wait", gate.pass());
+    let path =
+        repository(&machine, "web", &format!("job('stubborn', {{ steps: [sh('{command}')] }})"));
+    let (mut dev, _, _) = interrupted(&machine, &path).await;
+    drop(gate.reached().await);
+    // It cannot kill the command when the grace is over, so `dev` would wait for it.
+    let [supervisor] = machine.supervisors()[..] else { panic!("one supervisor") };
+    kill_process(supervisor, Signal::STOP).unwrap();
+    dev.signal(Signal::INT);
+    dev.says("stopping").await;
+    dev.signal(Signal::INT);
+    let code = dev.end().await;
+    assert_eq!(code, 130, "{}{}", dev.out(), dev.err());
+    assert!(dev.err().contains("ending at once"), "{}", dev.err());
+    assert_eq!(running(&sleep), 1, "its supervisor has not ended it yet");
 }
 
 #[tokio::test]

@@ -98,13 +98,32 @@ impl Machine {
         self.spawn(self.command(args), args.first().unwrap_or(&"shunt"))
     }
 
-    pub(crate) fn spawn(&self, mut command: Command, name: &str) -> Process {
+    pub(crate) fn spawn(&self, command: Command, name: &str) -> Process {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
-        let (out, err) = (format!("{number}-{name}.out"), format!("{number}-{name}.err"));
-        let (out, err) = (self.path(&out), self.path(&err));
-        command.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
-        let child = command.spawn().unwrap();
-        Process { child, out, err, ended: None }
+        let out = self.path(&format!("{number}-{name}.out"));
+        let stdout = Stdio::from(File::create(&out).unwrap());
+        let mut process = self.spawn_into(command, name, stdout);
+        process.out = out;
+        process
+    }
+
+    /// The same with its output to somewhere else.
+    pub(crate) fn spawn_into(&self, mut command: Command, name: &str, out: Stdio) -> Process {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let err = self.path(&format!("{number}-{name}.err"));
+        let child = command.stdout(out).stderr(File::create(&err).unwrap()).spawn().unwrap();
+        Process { child, out: PathBuf::from("/dev/null"), err, ended: None }
+    }
+
+    /// The supervisors of attempts on this machine that live.
+    pub(crate) fn supervisors(&self) -> Vec<Pid> {
+        let supervisor = |folder: &PathBuf| {
+            let bytes = fs::read(folder.join("processes.json")).ok()?;
+            let processes: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+            let pid = i32::try_from(processes["supervisor"]["pid"].as_i64()?).unwrap();
+            Pid::from_raw(pid).filter(|pid| is_ours(*pid, folder))
+        };
+        attempts(self.temp.path(), 6).iter().filter_map(supervisor).collect()
     }
 
     /// Runs a command to its end.
@@ -123,20 +142,15 @@ pub(crate) fn write(folder: &Path, files: &[(&str, &str)]) {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        for folder in attempts(self.temp.path(), 6) {
-            if std::thread::panicking() {
+        if std::thread::panicking() {
+            for folder in attempts(self.temp.path(), 6) {
                 let log = fs::read_to_string(folder.join("supervisor.log")).unwrap_or_default();
                 eprintln!("{}:\n{log}", folder.display());
             }
-            // Supervisors outlive everything else: those of a test end with it.
-            let Ok(bytes) = fs::read(folder.join("processes.json")) else { continue };
-            let processes: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-            if let Some(pid) = processes["supervisor"]["pid"].as_i64()
-                && let Some(pid) = Pid::from_raw(i32::try_from(pid).unwrap())
-                && is_ours(pid, &folder)
-            {
-                kill_process(pid, Signal::KILL).ok();
-            }
+        }
+        // Supervisors outlive everything else: those of a test end with it.
+        for pid in self.supervisors() {
+            kill_process(pid, Signal::KILL).ok();
         }
     }
 }

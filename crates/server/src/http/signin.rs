@@ -61,7 +61,8 @@ pub async fn sign_in(
     let link = app.store.consume_token(&hash, KIND, app.env.now()).await?;
     let link = link.ok_or_else(|| {
         unauthorized(
-            "the link was used or is older than 15 minutes; a start of the server prints a new one",
+            "the link was used or is older than 15 minutes; only the first start of a server prints one, \
+             and commands work with a token without it",
         )
     })?;
     let session = NewToken {
@@ -99,7 +100,8 @@ pub(super) fn session(headers: &HeaderMap) -> Option<&str> {
 pub async fn front(viewer: Option<Viewer>) -> Response {
     let who = match viewer {
         Some(Viewer(caller)) => format!("Signed in as {}.", caller.role.as_str()),
-        None => "Not signed in: the start of the server prints a link.".to_owned(),
+        None => "Not signed in: the first start of the server prints a link that is good once."
+            .to_owned(),
     };
     let page = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><title>Shuntyard</title>\
@@ -109,4 +111,59 @@ pub async fn front(viewer: Option<Viewer>) -> Response {
     );
     let policy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
     ([(header::CONTENT_SECURITY_POLICY, policy)], Html(page)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use axum::http::StatusCode;
+    use shuntyard_protocol::Timestamp;
+    use shuntyard_script::Launcher;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::{
+        StartOptions, Started,
+        config::Config,
+        env::{Clock, Env},
+    };
+
+    /// Stands still unless it is told to go on.
+    struct Hand(AtomicI64);
+
+    impl Clock for Hand {
+        fn now(&self) -> Timestamp {
+            Timestamp(self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_link_is_good_for_link_ttl_and_no_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let hand = Arc::new(Hand(AtomicI64::new(1_700_000_000_000)));
+        let mut config = Config { data_dir: folder.path().join("data"), ..Config::default() };
+        config.listen.set_port(0);
+        let started = crate::start(StartOptions {
+            config,
+            env: Env::new(Arc::clone(&hand) as Arc<dyn Clock>),
+            launcher: Launcher { program: "/bin/false".into(), args: Vec::new() },
+            stop: CancellationToken::new(),
+            next_free_port: false,
+        });
+        let Started { running, .. } = started.await.unwrap();
+        let app = &running.app;
+        let open = async |link: &str| {
+            let code = link.split_once("code=").unwrap().1.to_owned();
+            sign_in(State(Arc::clone(app)), Query(SignInQuery { code })).await
+        };
+        let ttl = i64::try_from(LINK_TTL.as_millis()).unwrap();
+        let (in_time, late) = (link(app).await.unwrap(), link(app).await.unwrap());
+        hand.0.fetch_add(ttl - 1, Ordering::Relaxed);
+        assert_eq!(open(&in_time).await.unwrap().status(), StatusCode::SEE_OTHER);
+        hand.0.fetch_add(1, Ordering::Relaxed);
+        let refused = open(&late).await.unwrap_err().into_response();
+        assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+        running.stop().await;
+    }
 }

@@ -1,60 +1,61 @@
 //! Runs as prefixed lines, for pipes and files.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
 
 use shuntyard_protocol::{
-    JobId,
+    JobId, RunId,
     api::{Job, RunDetail},
 };
 
-use super::{Lines, Update};
+use super::Lines;
 use crate::show;
 
 #[derive(Default)]
 pub(super) struct Plain {
     jobs: BTreeMap<JobId, Job>,
-    started: bool,
+    /// The run that was announced last.
+    run: Option<RunId>,
+    /// Lines of logs begin with their time.
+    times: bool,
 }
 
 impl Plain {
-    pub(super) fn update(&mut self, update: &Update) {
-        match update {
-            Update::Run(detail) => self.run(detail),
-            Update::Lines(lines) => self.lines(lines),
-        }
+    pub(super) fn new(times: bool) -> Self {
+        Self { times, ..Self::default() }
     }
 
-    fn run(&mut self, detail: &RunDetail) {
-        if !self.started {
-            self.started = true;
-            let run = &detail.run;
-            anstream::println!("run #{} of {} ({})", run.number, run.workflow, run.id);
+    pub(super) fn run(&mut self, detail: &RunDetail) -> io::Result<()> {
+        let mut out = anstream::stdout().lock();
+        let run = &detail.run;
+        if self.run.replace(run.id) != Some(run.id) {
+            writeln!(out, "run #{} of {} ({})", run.number, run.workflow, run.id)?;
         }
         for job in &detail.jobs {
             let before = self.jobs.insert(job.id, job.clone());
             if before.is_none_or(|before| before.state != job.state) && noteworthy(&job.state) {
                 let time = show::between(job.started_at, job.ended_at);
                 let reason = job.reason.as_deref().map(|r| format!(": {r}")).unwrap_or_default();
-                anstream::println!(
-                    "{} {} {time}{reason}",
-                    show::style::paint(&job.state),
-                    job.title
-                );
+                writeln!(out, "{} {} {time}{reason}", show::style::paint(&job.state), job.title)?;
             }
         }
+        Ok(())
     }
 
-    fn lines(&self, lines: &Lines) {
+    pub(super) fn lines(&self, lines: &Lines) -> io::Result<()> {
+        let mut out = anstream::stdout().lock();
         let job = self.jobs.get(&lines.job);
         let title = job.map_or("job", |job| job.title.as_str());
         let step = lines.stream.checked_sub(1).and_then(|index| job?.steps.get(index as usize));
+        let step = step.map(|step| format!(" › {}", step.name)).unwrap_or_default();
         let dim = show::style::DIM;
-        for line in &lines.texts {
-            match step {
-                Some(step) => anstream::println!("{dim}{title} › {} │{dim:#} {line}", step.name),
-                None => anstream::println!("{dim}{title} │{dim:#} {line}"),
-            }
+        for line in &lines.whole {
+            let time = if self.times { show::time(line.at) + " " } else { String::new() };
+            writeln!(out, "{dim}{time}{title}{step} │{dim:#} {}", line.text)?;
         }
+        Ok(())
     }
 }
 

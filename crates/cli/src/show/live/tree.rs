@@ -8,7 +8,7 @@ use shuntyard_protocol::{
     api::{Job, RunDetail},
 };
 
-use super::Update;
+use super::Lines;
 use crate::show;
 
 /// How often a spinner turns.
@@ -36,19 +36,15 @@ impl Tree {
         drop(self.bars.println(message));
     }
 
-    pub(super) fn update(&mut self, update: &Update) {
-        match update {
-            Update::Run(detail) => self.run(detail),
-            Update::Lines(lines) => {
-                if let Some(line) = lines.texts.iter().rev().find(|line| !line.trim().is_empty()) {
-                    self.last.insert(lines.job, anstream::adapter::strip_str(line).to_string());
-                    self.paint(lines.job);
-                }
-            }
+    pub(super) fn lines(&mut self, lines: &Lines) {
+        let mut texts = lines.whole.iter().rev().map(|line| line.text.as_str());
+        if let Some(text) = texts.find(|text| !text.trim().is_empty()) {
+            self.last.insert(lines.job, anstream::adapter::strip_str(text).to_string());
+            self.paint(lines.job);
         }
     }
 
-    fn run(&mut self, detail: &RunDetail) {
+    pub(super) fn run(&mut self, detail: &RunDetail) {
         if self.jobs.is_empty() {
             let run = &detail.run;
             self.say(&format!("{} #{}  {}", run.workflow, run.number, run.subject));
