@@ -1,9 +1,9 @@
 //! Source code into a workspace, by the `git` program.
 //!
 //! Each repository has a bare mirror under `DATA/mirrors`, which is fetched by commit; workspaces
-//! are filled from it. A workspace shares no file with the mirror, so a job cannot change what the
-//! next one gets, and its repository works where the mirror is not visible. One mirror per depth:
-//! a history cut at one depth says nothing about another.
+//! are filled from it. The mirror is the agent's alone and a workspace shares no file with it, so a
+//! job cannot change what the next one gets. One mirror per depth: a history cut at one depth says
+//! nothing about another.
 
 use std::{
     collections::BTreeMap,
@@ -101,17 +101,13 @@ fn config_path(data_dir: &Path) -> PathBuf {
 }
 
 /// Prepares the data directory for checkouts.
-pub(crate) fn prepare(data_dir: &Path, user: Option<&User>) -> Result<(), FileError> {
+pub(crate) fn prepare(data_dir: &Path) -> Result<(), FileError> {
     use std::os::unix::fs::PermissionsExt as _;
     let config = config_path(data_dir);
     files::write_atomic(&config, CONFIG.as_bytes())?;
     fs::set_permissions(&config, fs::Permissions::from_mode(0o644))
         .map_err(FileError::of("open up", &config))?;
-    let mirrors = mirrors(data_dir);
-    files::make_dir(&mirrors, 0o750)?;
-    let gid = user.map(|user| user.gid);
-    std::os::unix::fs::chown(&mirrors, None, gid)
-        .map_err(FileError::of("change group of", &mirrors))
+    files::make_dir(&mirrors(data_dir), 0o700)
 }
 
 impl Git<'_> {
@@ -138,18 +134,8 @@ impl Git<'_> {
         let commit = code.commit.as_str();
         log(&format!("source {} at {commit}\n", without_credentials(&code.url)));
         let mirror = self.mirror(code, wanted.depth).await?;
-        self.run(As::Job, workspace, &["init", "--quiet"]).await?;
-        let url = without_credentials(&code.url);
-        self.run(As::Job, workspace, &["remote", "add", "origin", "--", &url]).await?;
-        let mirror_url = format!("file://{}", mirror.display());
-        let mut fetch = vec!["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"];
-        let depth = format!("--depth={}", wanted.depth);
-        if wanted.depth > 0 {
-            fetch.push(&depth);
-        }
-        let refspec = format!("+{commit}:refs/remotes/origin/shunt");
-        fetch.extend([mirror_url.as_str(), &refspec]);
-        self.run(As::Job, workspace, &fetch).await?;
+        workspace::init(workspace, &without_credentials(&code.url), commit, self.user)?;
+        self.copy(&mirror, workspace, commit).await?;
         let branch = code.ref_name.as_deref().and_then(|name| name.strip_prefix("refs/heads/"));
         let mut checkout = vec!["checkout", "--quiet"];
         match branch {
@@ -157,8 +143,6 @@ impl Git<'_> {
             None => checkout.extend(["--detach", commit, "--"]),
         }
         self.run(As::Job, workspace, &checkout).await?;
-        let delete = ["update-ref", "-d", "refs/remotes/origin/shunt"];
-        self.run(As::Job, workspace, &delete).await?;
         if wanted.submodules {
             log("submodules\n");
             let args = ["submodule", "--quiet", "update", "--init", "--recursive"];
@@ -170,26 +154,25 @@ impl Git<'_> {
     /// A mirror that has the commit with this much history.
     async fn mirror(&self, code: &Code, depth: u32) -> Result<PathBuf, CheckoutError> {
         let digest = digest::digest(&digest::SHA256, code.url.as_bytes());
-        let name = format!("{}-{depth}", &hex::encode(digest)[..32]);
+        let name = format!("{}-{depth}-{}", &hex::encode(digest)[..32], code.commit.len());
         let mirror = mirrors(self.data_dir).join(name);
         let _lock = lock(&mirror.with_extension("lock")).await?;
         if !mirror.join("HEAD").exists() {
-            files::make_dir(&mirror, 0o750)?;
-            let shared = ["init", "--quiet", "--bare", "--shared=group"];
-            self.run(As::Agent(None), &mirror, &shared).await?;
-            if let Some(user) = self.user {
-                std::os::unix::fs::chown(&mirror, None, Some(user.gid))
-                    .map_err(FileError::of("change group of", &mirror))?;
-            }
+            files::make_dir(&mirror, 0o700)?;
+            let format = if code.commit.len() == 64 { "sha256" } else { "sha1" };
+            let format = format!("--object-format={format}");
+            let init = ["init", "--quiet", "--bare", "--template=", &format];
+            self.run(As::Agent(None), &mirror, &init).await?;
         }
         let commit = code.commit.as_str();
         let kept = format!("refs/shunt/{commit}");
-        let has = ["rev-parse", "--quiet", "--verify", &kept];
-        if self.run(As::Agent(None), &mirror, &has).await.is_ok() {
+        // Nothing packs the refs of a mirror.
+        if mirror.join(&kept).exists() {
             return Ok(mirror);
         }
         let depth_arg = format!("--depth={depth}");
-        let mut fetch = vec!["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"];
+        let mut fetch =
+            vec!["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--update-shallow"];
         if depth > 0 {
             fetch.push(&depth_arg);
         }
@@ -210,13 +193,17 @@ impl Git<'_> {
     ) -> Result<(), CheckoutError> {
         let name = code.ref_name.as_deref().unwrap_or("HEAD");
         let refspec = format!("+{name}:refs/fetched");
-        let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", SOURCE, &refspec];
+        let fetch = ["fetch", "--quiet", "--no-tags", "--update-shallow", SOURCE, &refspec];
         self.run(As::Agent(Some(&code.url)), mirror, &fetch).await?;
         self.run(As::Agent(None), mirror, &["update-ref", kept, &code.commit]).await
     }
 
-    /// Runs `git` in a directory.
     async fn run(&self, who: As<'_>, dir: &Path, args: &[&str]) -> Result<(), CheckoutError> {
+        output(self.command(who, dir, args)).await.map(drop)
+    }
+
+    /// A `git` in a directory, without input and output.
+    fn command(&self, who: As<'_>, dir: &Path, args: &[&str]) -> Command {
         let mut command = std::process::Command::new("git");
         command.args(args).current_dir(dir).env_clear().envs(self.host_env);
         command
@@ -236,14 +223,23 @@ impl Git<'_> {
         }
         let mut command = Command::from(command);
         command.kill_on_drop(true);
-        let output = command.output().await.map_err(CheckoutError::Start)?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let operation = args.first().copied().unwrap_or_default().to_owned();
-        Err(CheckoutError::Git { operation, said: hide_credentials(end_of(&said)) })
+        command
     }
+}
+
+/// Runs a `git` to its end. Returns what it wrote.
+async fn output(mut git: Command) -> Result<Vec<u8>, CheckoutError> {
+    let child = git.spawn().map_err(CheckoutError::Start)?;
+    let operation =
+        git.as_std().get_args().next().unwrap_or_default().to_string_lossy().into_owned();
+    // With it go its ends of pipes.
+    drop(git);
+    let output = child.wait_with_output().await.map_err(CheckoutError::Start)?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(CheckoutError::Git { operation, said: hide_credentials(end_of(&said)) })
 }
 
 /// The end of what `git` said, which has the reason.
@@ -255,15 +251,17 @@ fn end_of(said: &str) -> &str {
 /// Refuses what `git` could take for an option or a program to run.
 fn check(code: &Code) -> Result<(), CheckoutError> {
     let refused = |problem: String| Err(CheckoutError::Refused { problem });
-    if !matches!(code.commit.len(), 40 | 64) || !code.commit.bytes().all(|b| b.is_ascii_hexdigit())
-    {
+    let digest = matches!(code.commit.len(), 40 | 64)
+        && code.commit.bytes().all(|b| b.is_ascii_hexdigit())
+        && code.commit.bytes().any(|b| b != b'0');
+    if !digest {
         return refused(format!("'{}' is not a commit", code.commit));
     }
     let scheme = code.url.split_once("://").map(|(scheme, _)| scheme);
     let scp_like = scheme.is_none()
         && !code.url.contains("::")
         && code.url.split_once(':').is_some_and(|(host, _)| host.contains('@'));
-    let known = matches!(scheme, Some("https" | "http" | "ssh" | "file")) || scp_like;
+    let known = matches!(scheme, Some("https" | "ssh" | "file")) || scp_like;
     if !known || code.url.starts_with('-') {
         let url = without_credentials(&code.url);
         return refused(format!("'{url}' is not an https, ssh or file URL"));
@@ -313,6 +311,8 @@ async fn lock(path: &Path) -> Result<fs::File, FileError> {
         }
     }
 }
+
+mod workspace;
 
 #[cfg(test)]
 mod tests;

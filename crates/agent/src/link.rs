@@ -47,6 +47,10 @@ pub enum RunError {
         "this agent is root, and this host can make no PID namespaces: set `run_as` to a user for the commands, or do not run the agent as root"
     )]
     RootUncontained,
+    #[error(
+        "the user '{user}' for commands cannot get into {}: open it with chmod o+x, or keep the data of the agent elsewhere", path.display()
+    )]
+    Unreachable { user: String, path: std::path::PathBuf },
     #[error("`run_as` needs an agent that is root")]
     RunAsNeedsRoot,
     #[error("the setting '{setting}' is not valid: {problem}")]

@@ -143,10 +143,10 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) with_agent: bool,
     /// Jobs at once, with `--with-agent`. Default: the number of processors.
-    #[arg(long, value_name = "N", requires = "with_agent")]
+    #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
     /// User that commands run as, with `--with-agent`.
-    #[arg(long, value_name = "USER", requires = "with_agent")]
+    #[arg(long, value_name = "USER")]
     pub(crate) run_as: Option<String>,
 }
 
@@ -370,10 +370,14 @@ pub(crate) enum AdminCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Make a token and print it once.
+    /// Make a token and print it once. On the machine of a server, `--data DIR` is enough, whether or
+    /// not the server runs.
     Create {
         #[command(flatten)]
         connect: Connect,
+        /// Configuration file of the server, to make the token in its database.
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["server", "token_file"])]
+        config: Option<PathBuf>,
         name: String,
         /// viewer, operator or admin.
         #[arg(long, default_value = "viewer")]

@@ -10,6 +10,7 @@ use std::{
 use anyhow::Context;
 use etcetera::{BaseStrategy, choose_base_strategy};
 use serde::{Deserialize, Serialize};
+use shuntyard_server::ADMIN_TOKEN_FILE;
 
 /// The user's data folder of Shuntyard.
 pub(crate) fn data_home() -> anyhow::Result<PathBuf> {
@@ -83,6 +84,17 @@ impl Endpoint {
         serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))
     }
 
+    /// Whether a server runs with this data folder, and this user may use its token.
+    pub(crate) fn answers(data: &Path) -> bool {
+        let token = data.join(ADMIN_TOKEN_FILE).exists();
+        token && Self::of_data(data).is_ok_and(|endpoint| endpoint.lives())
+    }
+
+    fn lives(&self) -> bool {
+        let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
+        pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+    }
+
     /// Every server of this user that still runs.
     pub(crate) fn running() -> Vec<Self> {
         let Ok(entries) = running_dir().and_then(|dir| Ok(fs::read_dir(dir)?)) else {
@@ -91,11 +103,7 @@ impl Endpoint {
         let read = |entry: std::io::Result<fs::DirEntry>| -> Option<Self> {
             serde_json::from_str(&fs::read_to_string(entry.ok()?.path()).ok()?).ok()
         };
-        let alive = |endpoint: &Self| {
-            let pid = i32::try_from(endpoint.pid).ok().and_then(rustix::process::Pid::from_raw);
-            pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
-        };
-        entries.filter_map(read).filter(alive).collect()
+        entries.filter_map(read).filter(Self::lives).collect()
     }
 }
 

@@ -3,11 +3,19 @@
 //! An unknown key is refused, with the nearest one that exists. Only this module looks at the
 //! environment, and through a function that is handed in.
 
+mod hidden;
 mod timers;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
+pub use hidden::Hidden;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use shuntyard_core::timers::Timers;
@@ -42,6 +50,12 @@ pub struct Config {
     /// File with the master key (64 hexadecimal digits). Default: `master.key` in `data_dir`.
     #[schema(value_type = Option<String>)]
     pub master_key_file: Option<PathBuf>,
+    /// The master key itself, for the environment.
+    #[schema(value_type = Option<String>)]
+    pub master_key: Option<Hidden>,
+    /// Also run jobs here.
+    pub with_agent: bool,
+    pub agent: Agent,
     pub database: Database,
     pub tls: Option<Tls>,
     pub http: Http,
@@ -55,11 +69,22 @@ pub struct Config {
     pub watch_period: Duration,
 }
 
+/// The agent in this process, when there is one.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Agent {
+    /// Jobs at once. Default: the number of processors.
+    pub slots: Option<u32>,
+    /// User that commands run as.
+    pub run_as: Option<String>,
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Database {
     /// `postgres://…`. Absent: an embedded `SQLite` file in `data_dir`.
-    pub url: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub url: Option<Hidden>,
     /// File that holds the URL, to keep a password out of this file.
     #[schema(value_type = Option<String>)]
     pub url_file: Option<PathBuf>,
@@ -133,6 +158,9 @@ impl Default for Config {
             public_url: None,
             behind_proxy: Vec::new(),
             master_key_file: None,
+            master_key: None,
+            with_agent: false,
+            agent: Agent::default(),
             database: Database::default(),
             tls: None,
             http: Http::default(),
@@ -145,6 +173,16 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Reads the file and lays the environment over it.
+    pub fn read(
+        file: Option<&Path>,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> anyhow::Result<Self> {
+        let Some(path) = file else { return Self::load(None, environment) };
+        let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        Self::load(Some((&path.display().to_string(), &text)), environment)
+    }
+
     /// Reads the file's text and lays the environment over it.
     pub fn load(
         file: Option<(&str, &str)>,
@@ -152,23 +190,42 @@ impl Config {
     ) -> anyhow::Result<Self> {
         let (name, text) = file.unwrap_or(("the environment", ""));
         let mut table: Table = text.parse().with_context(|| format!("{name} is not valid TOML"))?;
+        let mut spelled = BTreeMap::new();
         for (variable, value) in environment {
             let Some(key) = variable.strip_prefix("SHUNT_") else { continue };
             if !OTHER_VARIABLES.contains(&variable.as_str()) {
-                set(&mut table, &key.to_lowercase(), &value)
+                let key = key.to_lowercase();
+                set(&mut table, &key, value_of(&value))
                     .with_context(|| format!("environment variable {variable}"))?;
+                spelled.insert(key.replace("__", "."), (key, Some(value)));
             }
         }
-        serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
+        loop {
+            let parsed = serde_path_to_error::deserialize(Value::Table(table.clone()));
+            let error = match parsed {
+                Ok(config) => return Ok(config),
+                Err(error) => error,
+            };
             let path = error.path().to_string();
-            let message = error.into_inner().message().to_owned();
-            match nearest(&message) {
-                Some((unknown, known)) => {
-                    anyhow::anyhow!("{name}: there is no key '{unknown}'; did you mean '{known}'?")
-                }
-                None => anyhow::anyhow!("{name}: {path}: {message}"),
+            // A text may look like a number: a key, a password, a name.
+            let from = spelled.get_mut(&path);
+            if let Some((key, Some(text))) = from.map(|(key, text)| (&*key, text.take())) {
+                set(&mut table, key, Value::String(text))?;
+                continue;
             }
-        })
+            let message = error.into_inner().message().to_owned();
+            let of_environment = spelled.get(&path);
+            let of_environment = of_environment
+                .map(|(key, _)| format!("environment variable SHUNT_{}", key.to_uppercase()));
+            return Err(match (nearest(&message), of_environment) {
+                (Some((unknown, known)), place) => {
+                    let place = place.unwrap_or_else(|| name.to_owned());
+                    anyhow::anyhow!("{place}: there is no key '{unknown}'; did you mean '{known}'?")
+                }
+                (None, Some(place)) => anyhow::anyhow!("{place}: {message}"),
+                (None, None) => anyhow::anyhow!("{name}: {path}: {message}"),
+            });
+        }
     }
 
     /// Refuses what would be unsafe or can never work.
@@ -203,6 +260,9 @@ impl Config {
                 webhook.unverified_bytes
             );
         }
+        if !self.with_agent && (self.agent.slots.is_some() || self.agent.run_as.is_some()) {
+            bail!("agent.slots and agent.run_as need with_agent: only then are jobs run here");
+        }
         self.timers.check()?;
         Ok(())
     }
@@ -210,6 +270,13 @@ impl Config {
     /// Base of every link that is shown or sent.
     pub fn base_url(&self, bound: SocketAddr) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let ip = match bound.ip() {
+            // No address that anybody can open.
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip @ (IpAddr::V4(_) | IpAddr::V6(_)) => ip,
+        };
+        let bound = SocketAddr::new(ip, bound.port());
         self.public_url.clone().unwrap_or_else(|| format!("{scheme}://{bound}"))
     }
 }
@@ -223,6 +290,7 @@ pub fn reference() -> String {
     let defaults = Value::try_from(Config::default()).expect("defaults are TOML");
     section(&mut text, "", Config::schema(), Some(&defaults));
     for (name, schema) in [
+        ("agent", Agent::schema()),
         ("database", Database::schema()),
         ("tls", Tls::schema()),
         ("http", Http::schema()),
@@ -256,8 +324,14 @@ fn section(text: &mut String, name: &str, schema: RefOr<Schema>, defaults: Optio
     }
 }
 
-/// Puts `value` at `section__key`, as the TOML value that it spells, else as text.
-fn set(table: &mut Table, key: &str, value: &str) -> anyhow::Result<()> {
+/// The TOML value that a text spells, else the text.
+fn value_of(text: &str) -> Value {
+    let parsed = format!("v = {text}").parse::<Table>().ok().and_then(|mut t| t.remove("v"));
+    parsed.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// Puts `value` at `section__key`.
+fn set(table: &mut Table, key: &str, value: Value) -> anyhow::Result<()> {
     let mut parts = key.split("__").collect::<Vec<_>>();
     let last = parts.pop().expect("split yields at least one part");
     let mut table = table;
@@ -265,8 +339,7 @@ fn set(table: &mut Table, key: &str, value: &str) -> anyhow::Result<()> {
         let entry = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
         table = entry.as_table_mut().with_context(|| format!("'{part}' is not a section"))?;
     }
-    let parsed = format!("v = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("v"));
-    table.insert(last.to_owned(), parsed.unwrap_or_else(|| Value::String(value.to_owned())));
+    table.insert(last.to_owned(), value);
     Ok(())
 }
 
@@ -302,7 +375,25 @@ mod tests {
         .unwrap();
         assert_eq!(config.listen.port(), 2);
         assert_eq!(config.webhook.max_bytes, 5);
-        assert_eq!(config.database.url.as_deref(), Some("postgres://a/b"));
+        assert_eq!(config.database.url.unwrap().reveal(), "postgres://a/b");
+    }
+
+    #[test]
+    fn a_text_of_the_environment_may_look_like_a_number_and_a_secret_is_not_shown() {
+        let key = format!("{}e5", "1".repeat(62));
+        let config = load("", &[("SHUNT_MASTER_KEY", &key), ("SHUNT_AGENT__RUN_AS", "1000")]);
+        let config = config.unwrap();
+        assert_eq!(config.master_key.as_ref().unwrap().reveal(), key);
+        assert_eq!(config.agent.run_as.as_deref(), Some("1000"));
+        assert!(!format!("{config:?}{}", toml::to_string(&config).unwrap()).contains(&key));
+        let error = load("", &[("SHUNT_AGENT__SLOTS", "many")]).unwrap_err().to_string();
+        assert!(error.starts_with("environment variable SHUNT_AGENT__SLOTS: "), "{error}");
+    }
+
+    #[test]
+    fn settings_of_an_agent_that_is_not_there_are_refused() {
+        assert!(load("with_agent = true\n[agent]\nslots = 2", &[]).unwrap().check().is_ok());
+        assert!(load("[agent]\nslots = 2", &[]).unwrap().check().is_err());
     }
 
     #[test]
@@ -365,6 +456,16 @@ mod tests {
         for nothing in ["head_timeout_secs = 0", "connections_max = 0"] {
             assert!(load(&format!("[http]\n{nothing}"), &[]).unwrap().check().is_err());
         }
+    }
+
+    #[test]
+    fn every_link_can_be_opened() {
+        let base = |bound: &str| load("", &[]).unwrap().base_url(bound.parse().unwrap());
+        assert_eq!(base("0.0.0.0:1"), "http://127.0.0.1:1");
+        assert_eq!(base("[::]:1"), "http://[::1]:1");
+        assert_eq!(base("10.1.2.3:1"), "http://10.1.2.3:1");
+        let public = load("public_url = 'https://ci.example'", &[]).unwrap();
+        assert_eq!(public.base_url("0.0.0.0:1".parse().unwrap()), "https://ci.example");
     }
 
     #[test]

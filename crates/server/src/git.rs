@@ -286,7 +286,7 @@ pub fn check_commit(commit: &str) -> anyhow::Result<()> {
 pub fn check_url(url: &str) -> anyhow::Result<()> {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme);
     let scp_like = scheme.is_none() && !url.starts_with('/') && url.contains(':');
-    let known = matches!(scheme, Some("https" | "http" | "ssh" | "file"));
+    let known = matches!(scheme, Some("https" | "ssh" | "file"));
     let absolute = scheme.is_none() && url.starts_with('/');
     if url.starts_with('-')
         || url.contains("::") && scheme.is_none()
@@ -387,7 +387,7 @@ fn command(place: Place<'_>) -> Command {
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_TERMINAL_PROMPT", "0")
-        .env("GIT_ALLOW_PROTOCOL", "https:http:ssh:file")
+        .env("GIT_ALLOW_PROTOCOL", "https:ssh:file")
         .env("GIT_OPTIONAL_LOCKS", "0")
         .env("LC_ALL", "C")
         .args(["-c", "safe.directory=*", "-c", "core.quotePath=false"])

@@ -222,7 +222,7 @@ mod tests {
             next_free_port: false,
         };
         let started = crate::start(options).await.unwrap();
-        let token = started.first_admin_token.unwrap();
+        let token = crate::machine_token(&started.running.app).await.unwrap();
         let app = Arc::clone(&started.running.app);
         let status = async |bytes: usize| {
             let mut body = br#"{"name":"t","kind":"api"}"#.to_vec();

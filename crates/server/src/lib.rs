@@ -6,6 +6,7 @@
 pub mod app;
 pub mod config;
 mod connections;
+mod data;
 mod dispatch;
 pub mod env;
 mod expiry;
@@ -15,6 +16,7 @@ mod hints;
 pub mod http;
 mod inbox;
 mod link;
+mod local;
 mod metrics;
 mod planner;
 mod secrets;
@@ -37,6 +39,5 @@ pub mod parts {
 }
 
 pub use connections::raise_open_files;
-pub use start::{
-    ADMIN_TOKEN_FILE, Running, StartOptions, Started, local_admin_token, sign_in_link, start,
-};
+pub use local::{ADMIN_TOKEN_FILE, create_token, machine_token};
+pub use start::{Running, StartOptions, Started, sign_in_link, start};

@@ -45,19 +45,21 @@ impl MasterKey {
         Ok(Self { key: LessSafeKey::new(key), derive, check })
     }
 
-    /// Reads the key file, or makes one (mode 0600) at the first start.
-    pub fn load_or_create(path: &Path, env: &Env) -> anyhow::Result<Self> {
-        match fs::read_to_string(path) {
-            Ok(text) => {
-                let text = Zeroizing::new(text);
-                return Self::parse(&text)
-                    .with_context(|| format!("master key {}", path.display()));
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+    /// Reads the key file; before the first start there is none.
+    pub fn load(path: &Path) -> anyhow::Result<Option<Self>> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => Zeroizing::new(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
                 return Err(error).with_context(|| format!("read master key {}", path.display()));
             }
-        }
+        };
+        let key = Self::parse(&text).with_context(|| format!("master key {}", path.display()))?;
+        Ok(Some(key))
+    }
+
+    /// Makes a key for a new database, and writes its file (mode 0600).
+    pub fn create(path: &Path, env: &Env) -> anyhow::Result<Self> {
         let text = Zeroizing::new(env.secret());
         write_private(path, text.as_bytes())?;
         Self::parse(&text)
@@ -170,17 +172,18 @@ mod tests {
     }
 
     #[test]
-    fn the_key_file_is_made_once_and_private() {
+    fn the_key_file_is_private_and_checked() {
         use std::os::unix::fs::PermissionsExt;
         let (dir, env) = (tempfile::tempdir().unwrap(), Env::system());
         let path = dir.path().join("master.key");
-        let first = MasterKey::load_or_create(&path, &env).unwrap();
-        let again = MasterKey::load_or_create(&path, &env).unwrap();
+        assert!(MasterKey::load(&path).unwrap().is_none());
+        let first = MasterKey::create(&path, &env).unwrap();
+        let again = MasterKey::load(&path).unwrap().unwrap();
         assert_eq!(first.check_value(), again.check_value());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_ne!(first.check_value(), key("a").check_value());
         fs::write(&path, "short").unwrap();
-        assert!(MasterKey::load_or_create(&path, &env).is_err());
+        assert!(MasterKey::load(&path).is_err());
     }
 
     #[test]

@@ -36,6 +36,11 @@ pub(crate) enum Base {
     None,
 }
 
+/// All zeros: "no commit".
+fn is_null(commit: &str) -> bool {
+    commit.bytes().all(|b| b == b'0')
+}
+
 fn ignored(reason: impl Into<String>) -> Meaning {
     Meaning::Ignored(reason.into())
 }

@@ -1,16 +1,16 @@
 //! Starting a coordinator, and stopping it.
 
 use std::{
-    fs::{File, TryLockError},
+    fs::File,
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context, bail};
 use axum_server::{Handle, tls_rustls::RustlsAcceptor};
-use shuntyard_protocol::{InstanceId, api::NewToken};
+use shuntyard_protocol::InstanceId;
 use shuntyard_script::Launcher;
 use shuntyard_store::{Database, Instance, Options, Store};
 use tokio::sync::mpsc;
@@ -20,24 +20,24 @@ use crate::{
     app::{App, Pokes, Shared},
     config::Config,
     connections::{self, Connections, limited},
+    data,
     dispatch::{self, Classes},
     env::Env,
     expiry, gates,
     git::Git,
     hints, http,
-    http::{auth::EVERY_ORG, hooks::Unverified},
+    http::hooks::Unverified,
     inbox,
     link::{Agents, Handshakes},
+    local::{ADMIN_TOKEN_FILE, machine_token},
     metrics::Metrics,
     planner::PlanCache,
-    secrets::{MasterKey, write_private},
+    secrets::MasterKey,
     starts,
     tasks::{Poke, Tasks},
     watch,
 };
 
-/// File in the data folder with the token that the first start makes.
-pub const ADMIN_TOKEN_FILE: &str = "admin-token";
 /// How often an instance says that it lives, and measures the database's clock.
 const BEAT_PERIOD: Duration = Duration::from_secs(10);
 /// An instance that has not said so for this long is dead.
@@ -48,8 +48,6 @@ const INSTANCE_FILE: &str = "instance";
 const POLL_PERIOD: Duration = Duration::from_secs(5);
 /// Open requests are given this long when the process stops.
 const STOP_GRACE: Duration = Duration::from_secs(3);
-/// Life of the first admin token.
-const ADMIN_TTL: Duration = Duration::from_hours(24 * 3650);
 
 /// What [`start`] needs besides the configuration.
 pub struct StartOptions {
@@ -74,8 +72,8 @@ pub struct Running {
 /// What the start found out.
 pub struct Started {
     pub running: Running,
-    /// Made by this start; it is also in [`ADMIN_TOKEN_FILE`].
-    pub first_admin_token: Option<String>,
+    /// Whether this start made [`ADMIN_TOKEN_FILE`] for the owner of the cluster.
+    pub first: bool,
 }
 
 /// Opens the store, starts everything and returns when it serves.
@@ -87,31 +85,23 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
     let StartOptions { config, env, launcher, stop, next_free_port } = options;
     config.check()?;
     let data = config.data_dir.clone();
-    make_private_dir(&data)?;
-    let lock = lock(&data)?;
+    data::make_private_dir(&data)?;
+    let lock = data::lock(&data)?;
+    let database = database(&config)?;
+    data::close(&data, &database)?;
     let listener = listen(config.listen, next_free_port)?;
     let address = listener.local_addr().context("address of the listener")?;
-    let key_file = config.master_key_file.clone().unwrap_or_else(|| data.join("master.key"));
-    let key = MasterKey::load_or_create(&key_file, &env)?;
     let instance = InstanceId::mint(env.now(), env.random());
     let clock = env.clone();
     let (store, writers) = Store::open(Options {
-        database: database(&config)?,
+        database,
         segments: Some(data.join("segments")),
         instance,
         clock: Arc::new(move || clock.now()),
     })
     .await?;
+    let (key, cluster) = master_key(&config, &store, &env).await?;
     take_over(&store, &data, instance).await?;
-    let cluster = env.secret();
-    let row = store.cluster(&cluster[..32], key.check_value().as_bytes(), env.now()).await?;
-    if row.key_check != key.check_value().as_bytes() {
-        bail!(
-            "the database was sealed with another master key than {}: put the right one there, or set \
-             master_key_file",
-            key_file.display()
-        );
-    }
     let url = config.base_url(address);
     let tasks = Tasks::new(stop);
     for writer in writers {
@@ -126,7 +116,7 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
         key,
         launcher,
         instance,
-        cluster: row.id,
+        cluster,
         url,
         agents: Agents::default(),
         plans: PlanCache::default(),
@@ -138,12 +128,12 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
         metrics: Metrics::default(),
         config,
     });
-    let first_admin_token = first_admin_token(&app).await?;
+    let first = first_admin_token(&app).await?;
     beat(&app, app.env.now()).await?;
     app.tasks.spawn("starts", starts::run(Arc::clone(&app), wanted));
     spawn_reconcilers(&app);
     let handle = serve(&app, listener).await?;
-    Ok(Started { running: Running { app, address, handle, _lock: lock }, first_admin_token })
+    Ok(Started { running: Running { app, address, handle, _lock: lock }, first })
 }
 
 impl Running {
@@ -156,10 +146,53 @@ impl Running {
     }
 }
 
-fn database(config: &Config) -> anyhow::Result<Database> {
+/// The master key, which must be the database's, and the cluster's id. Only a new database gets a
+/// new key.
+async fn master_key(
+    config: &Config,
+    store: &Store,
+    env: &Env,
+) -> anyhow::Result<(MasterKey, String)> {
+    let file = config.master_key_file.as_ref();
+    let path = file.map_or_else(|| config.data_dir.join("master.key"), PathBuf::clone);
+    let place = path.display();
+    let mut made = false;
+    let (key, place) = match (&config.master_key, file) {
+        (Some(_), Some(_)) => bail!("master_key and master_key_file exclude each other"),
+        (Some(key), None) => {
+            (MasterKey::parse(key.reveal()).context("master_key")?, "master_key".to_owned())
+        }
+        (None, _) => match MasterKey::load(&path)? {
+            Some(key) => (key, place.to_string()),
+            None if store.known_cluster().await?.is_some() => bail!(
+                "the database is sealed with a master key, and {place} is missing: put it back, or set \
+                 master_key_file"
+            ),
+            None => {
+                made = true;
+                (MasterKey::create(&path, env)?, place.to_string())
+            }
+        },
+    };
+    let id = env.secret();
+    let row = store.cluster(&id[..32], key.check_value().as_bytes(), env.now()).await?;
+    if row.key_check != key.check_value().as_bytes() {
+        if made {
+            // Another coordinator was first.
+            drop(std::fs::remove_file(&path));
+        }
+        bail!(
+            "the database was sealed with another master key than {place}: put the right one there, or \
+             set master_key_file"
+        );
+    }
+    Ok((key, row.id))
+}
+
+pub(crate) fn database(config: &Config) -> anyhow::Result<Database> {
     let url = match (&config.database.url, &config.database.url_file) {
         (Some(_), Some(_)) => bail!("database.url and database.url_file exclude each other"),
-        (Some(url), None) => Some(url.clone()),
+        (Some(url), None) => Some(url.reveal().to_owned()),
         (None, Some(path)) => {
             let text = std::fs::read_to_string(path);
             Some(text.with_context(|| format!("read {}", path.display()))?.trim().to_owned())
@@ -173,34 +206,6 @@ fn database(config: &Config) -> anyhow::Result<Database> {
         }
         Some(_) => bail!("database.url must begin with postgres://"),
     }
-}
-
-/// Two servers on one folder would write the same segments, and the first one to end would take the
-/// other's address away.
-fn lock(data: &Path) -> anyhow::Result<File> {
-    let path = data.join("server.lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.with_context(|| format!("open {}", path.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => bail!(
-            "the data folder {} is in use by another server: stop that one, or choose another folder \
-             with --data",
-            data.display()
-        ),
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("lock {}", path.display()))
-        }
-    }
-}
-
-fn make_private_dir(path: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .with_context(|| format!("make the data folder {}", path.display()))
 }
 
 fn listen(address: SocketAddr, next_free: bool) -> anyhow::Result<std::net::TcpListener> {
@@ -321,33 +326,18 @@ async fn take_over(store: &Store, data: &Path, instance: InstanceId) -> anyhow::
     std::fs::write(&path, instance.to_string()).with_context(|| format!("write {}", path.display()))
 }
 
-/// The first start of a cluster makes a token for its owner.
-async fn first_admin_token(app: &App) -> anyhow::Result<Option<String>> {
+/// The first start of a cluster makes a token for its owner. Whether this is the first one.
+async fn first_admin_token(app: &App) -> anyhow::Result<bool> {
     let path = app.config.data_dir.join(ADMIN_TOKEN_FILE);
     let known = app.store.tokens(None).await?.iter().any(|token| token.kind == "api");
     if known || path.exists() {
-        return Ok(None);
+        return Ok(false);
     }
-    let secret = local_admin_token(app, "first admin").await?;
-    write_private(&path, secret.as_bytes())?;
-    Ok(Some(secret))
+    machine_token(app).await?;
+    Ok(true)
 }
 
 /// A link that signs one browser in, once, within 15 minutes.
 pub async fn sign_in_link(app: &App) -> anyhow::Result<String> {
     http::signin::link(app).await
-}
-
-/// Makes an admin token for whoever may read this machine's data folder.
-pub async fn local_admin_token(app: &App, name: &str) -> anyhow::Result<String> {
-    let new = NewToken {
-        name: name.to_owned(),
-        kind: "api".to_owned(),
-        role: Some("admin".to_owned()),
-        org: None,
-        ttl_ms: Some(u64::try_from(ADMIN_TTL.as_millis())?),
-        uses: None,
-    };
-    let created = http::tokens::make(app, &new, EVERY_ORG, "this machine").await;
-    Ok(created.map_err(|error| anyhow::anyhow!("make a token: {}", error.code()))?.secret)
 }

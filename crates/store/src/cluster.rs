@@ -5,7 +5,7 @@ use shuntyard_protocol::Timestamp;
 use crate::{
     Store,
     column::row,
-    db::on,
+    db::{on, read},
     error::{During, StoreError},
 };
 
@@ -23,6 +23,12 @@ pub(crate) const INSERT: &str = "insert into cluster (singleton, id, key_check, 
 pub(crate) const GET: &str = "select id, key_check, created_at from cluster";
 
 impl Store {
+    /// The cluster's row. Absent: nobody has started with this database yet.
+    pub async fn known_cluster(&self) -> Result<Option<Cluster>, StoreError> {
+        read!(&self.inner.db, Kind, c => sqlx::query_as(GET).fetch_optional(c).await)
+            .during("read the cluster's row")
+    }
+
     /// The cluster's row; the first caller's values make it. The caller compares the key check.
     pub async fn cluster(
         &self,

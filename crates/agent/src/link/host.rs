@@ -1,6 +1,9 @@
 //! What an agent finds out about itself and its host before it links.
 
-use std::{collections::BTreeMap, fs, process::Stdio, time::Duration};
+use std::{
+    collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, path::Path, process::Stdio,
+    time::Duration,
+};
 
 use rustix::process::getuid;
 use shuntyard_protocol::agent::{Containment, LABEL_BYTES_MAX, LABELS_MAX, SLOTS_MAX};
@@ -55,13 +58,14 @@ impl Host {
         if root && user.is_none() && level < Containment::Namespace {
             return Err(RunError::RootUncontained);
         }
-        if user.is_some() {
+        if let Some(user) = &user {
             // Its own directories stay closed; only the way to the workspace opens.
             files::make_dir(&config.data_dir, 0o711)?;
+            reachable(&config.data_dir, user)?;
         }
         files::make_dir(&attempt::attempts(&config.data_dir), 0o700)?;
         files::make_dir(&attempt::work(&config.data_dir), 0o711)?;
-        checkout::prepare(&config.data_dir, user.as_ref())?;
+        checkout::prepare(&config.data_dir)?;
         Ok(Self {
             key: AgentKey::load(&config.data_dir.join("agent.key"))?,
             boot_id: boot_id(),
@@ -73,6 +77,24 @@ impl Host {
             _lock: lock,
         })
     }
+}
+
+/// Refuses a data directory that the user of the commands cannot get to.
+fn reachable(data_dir: &Path, user: &User) -> Result<(), RunError> {
+    for path in data_dir.ancestors().filter(|_| user.uid != 0) {
+        let entry = fs::metadata(path).map_err(FileError::of("look at", path))?;
+        let enter = if entry.uid() == user.uid {
+            0o100
+        } else if entry.gid() == user.gid || user.groups.contains(&entry.gid()) {
+            0o010
+        } else {
+            0o001
+        };
+        if entry.mode() & enter == 0 {
+            return Err(RunError::Unreachable { user: user.name.clone(), path: path.to_owned() });
+        }
+    }
+    Ok(())
 }
 
 fn check(config: &AgentConfig) -> Result<(), RunError> {

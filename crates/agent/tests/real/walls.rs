@@ -76,9 +76,8 @@ async fn with_run_as_commands_and_workspace_belong_to_that_user() {
     assert_eq!((seen.text(1).as_str(), seen.text(2).as_str()), ("65534\n65534\n", "1\n"));
 }
 
-#[tokio::test]
-async fn the_source_is_there_and_a_missing_commit_fails_with_the_reason() {
-    let world = World::with_args(Manners::default(), &["--run-as", "nobody"]).await;
+/// A repository with one commit.
+fn source(world: &World) -> Code {
     let repo = world.temp.path().join("repo");
     std::fs::create_dir(&repo).unwrap();
     let git = |args: &[&str]| {
@@ -95,22 +94,26 @@ async fn the_source_is_there_and_a_missing_commit_fails_with_the_reason() {
     std::fs::write(repo.join("file"), "content\n").unwrap();
     git(&["add", "."]);
     git(&["commit", "--quiet", "-m", "first"]);
-    let commit = git(&["rev-parse", "HEAD"]);
-    let url = format!("file://{}", repo.display());
+    Code {
+        url: format!("file://{}", repo.display()),
+        commit: git(&["rev-parse", "HEAD"]),
+        ref_name: Some("refs/heads/main".into()),
+    }
+}
+
+#[tokio::test]
+async fn the_source_is_there_and_a_missing_commit_fails_with_the_reason() {
+    let world = World::with_args(Manners::default(), &["--run-as", "nobody"]).await;
+    let code = source(&world);
     let with_code = |commit: &str| {
         let mut spec = spec(vec![sh("cat file; git log --format=%s; stat -c %u file")]);
-        let code = Code {
-            url: url.clone(),
-            commit: commit.into(),
-            ref_name: Some("refs/heads/main".into()),
-        };
-        spec.code = Some(code);
+        spec.code = Some(Code { commit: commit.into(), ..code.clone() });
         spec
     };
-    let id = world.coordinator.submit(with_code(&commit), b"{}");
+    let id = world.coordinator.submit(with_code(&code.commit), b"{}");
     let seen = world.coordinator.ended(id).await;
     assert_eq!(seen.text(1), "content\nfirst\n65534\n", "{}", seen.text(0));
-    assert!(seen.text(0).contains(&commit));
+    assert!(seen.text(0).contains(&code.commit));
     let id = world.coordinator.submit(with_code(&"0".repeat(40)), b"{}");
     let seen = world.coordinator.ended(id).await;
     let end = seen.end().unwrap();
@@ -136,6 +139,35 @@ async fn without_namespaces_another_user_still_sees_no_data_and_leaves_nothing()
     assert_eq!((seen.text(2).as_str(), seen.text(3).as_str()), ("up\n", "after\n"));
     assert!(!runs(&sleep));
     assert_eq!(world.coordinator.hellos()[0].containment, Containment::Subreaper);
+}
+
+/// Whoever could change a mirror would run as the agent with the next checkout.
+#[tokio::test]
+async fn without_namespaces_another_user_reaches_no_mirror() {
+    let args = ["--run-as", "nobody", "--containment", "subreaper"];
+    let world = World::with_args(Manners::default(), &args).await;
+    let code = source(&world);
+    let script = "cat file; git fsck --strict && git status --porcelain; id -G; \
+        ls $DATA/mirrors || true; echo >> $DATA/gitconfig || true; \
+        for mirror in $MIRRORS; do cat $mirror/HEAD || true; echo >> $mirror/config || true; done";
+    let with = |mirrors: &str| {
+        let mut spec = spec(vec![sh(script)]);
+        spec.env.insert("DATA".into(), world.data().to_string_lossy().into_owned());
+        spec.env.insert("MIRRORS".into(), mirrors.into());
+        spec.code = Some(code.clone());
+        spec
+    };
+    let id = world.coordinator.submit(with(""), b"{}");
+    let seen = world.coordinator.ended(id).await;
+    assert!(seen.text(1).starts_with("content\n"), "{}{}", seen.text(0), seen.text(1));
+    let mirrors = std::fs::read_dir(world.data().join("mirrors")).unwrap().flatten();
+    let mirrors = mirrors.map(|entry| entry.path()).filter(|path| path.is_dir());
+    let mirrors: Vec<_> = mirrors.map(|path| path.to_string_lossy().into_owned()).collect();
+    assert_eq!(mirrors.len(), 1);
+    let id = world.coordinator.submit(with(&mirrors[0]), b"{}");
+    let seen = world.coordinator.ended(id).await;
+    let text = seen.text(1);
+    assert_eq!(text.matches("ermission denied").count(), 4, "{text}");
 }
 
 #[tokio::test]

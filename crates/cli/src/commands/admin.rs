@@ -1,17 +1,21 @@
 //! `shunt admin`: tokens, agents and sources.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use reqwest::Method;
 use serde_json::json;
 use shuntyard_protocol::api::{
     Agent, CreatedToken, Delivery, NewSource, NewToken, Page, Source, SourceChange, Token,
 };
+use shuntyard_server::config::Config;
 
 use crate::{
-    args::{Admin, AdminCommand, AgentCommand, Forks, SourceCommand, SourceKind, TokenCommand},
+    args::{
+        Admin, AdminCommand, AgentCommand, Connect, Forks, SourceCommand, SourceKind, TokenCommand,
+    },
     client::{Client, read_secret},
     exit::{Result, usage},
+    paths::Endpoint,
     show::{self, style, table},
 };
 
@@ -45,7 +49,7 @@ fn print_created(created: &CreatedToken, json: bool, advice: &str) -> Result {
 
 async fn token(command: TokenCommand) -> Result {
     match command {
-        TokenCommand::Create { connect, name, role, org, days, json } => {
+        TokenCommand::Create { connect, config, name, role, org, days, json } => {
             let new = NewToken {
                 name,
                 kind: "api".to_owned(),
@@ -54,7 +58,12 @@ async fn token(command: TokenCommand) -> Result {
                 ttl_ms: Some(millis(Duration::from_hours(24 * days))),
                 uses: None,
             };
-            let created = Client::connect(&connect)?.post("/tokens", &new).await?;
+            let created = match database(&connect, config.as_deref())? {
+                Some(config) => shuntyard_server::create_token(&config, &new)
+                    .await
+                    .map_err(|error| usage(format!("{error:#}")))?,
+                None => Client::connect(&connect)?.post("/tokens", &new).await?,
+            };
             print_created(&created, json, "Keep it in a file for --token, or in SHUNT_TOKEN.")
         }
         TokenCommand::List { connect, json } => {
@@ -85,6 +94,24 @@ async fn token(command: TokenCommand) -> Result {
                 .await
         }
     }
+}
+
+/// The server whose database a command writes to itself: one of this machine that is not to be asked
+/// or does not run.
+fn database(connect: &Connect, file: Option<&Path>) -> Result<Option<Config>> {
+    let data = connect.credentials.data.as_ref();
+    let alone = connect.server.is_none() && data.is_some_and(|data| !Endpoint::answers(data));
+    if file.is_none() && !alone {
+        return Ok(None);
+    }
+    let read = || -> anyhow::Result<Config> {
+        let mut config = Config::read(file, std::env::vars())?;
+        if let Some(data) = data {
+            config.data_dir.clone_from(data);
+        }
+        Ok(config)
+    };
+    read().map(Some).map_err(|error| usage(format!("{error:#}")))
 }
 
 async fn agent(command: AgentCommand) -> Result {
@@ -207,7 +234,7 @@ async fn source(command: SourceCommand) -> Result {
 fn code_url(kind: SourceKind, url: String) -> Result<String> {
     match kind {
         SourceKind::Local => {
-            let path = std::path::Path::new(&url).canonicalize();
+            let path = Path::new(&url).canonicalize();
             let path = path.map_err(|error| usage(format!("{url}: {error}")))?;
             Ok(path.to_string_lossy().into_owned())
         }

@@ -1,8 +1,5 @@
 //! `shunt serve`: a coordinator for people and agents elsewhere.
 
-use std::fs;
-
-use anyhow::Context;
 use shuntyard_server::{
     ADMIN_TOKEN_FILE,
     config::{Config, Tls},
@@ -16,16 +13,17 @@ use crate::{
 
 pub(crate) async fn run(args: Serve) -> Result {
     let config = config(&args).map_err(|error| Failure::Usage(format!("{error:#}")))?;
-    if !args.with_agent {
+    let agent = config.with_agent.then(|| config.agent.clone());
+    if agent.is_none() {
         // With an agent, commands of users would inherit it.
         shuntyard_server::raise_open_files();
     }
     let mut server = Server::start(config, false).await?;
-    if args.with_agent {
-        server.start_agent(LocalAgent { slots: args.slots, run_as: args.run_as }).await?;
+    if let Some(agent) = agent {
+        server.start_agent(LocalAgent { slots: agent.slots, run_as: agent.run_as }).await?;
     }
     anstream::println!("serving {}  data in {}", server.url(), server.data().display());
-    if server.first_admin_token {
+    if server.first {
         let file = server.data().join(ADMIN_TOKEN_FILE);
         anstream::println!("first start: the admin token is in {}", file.display());
         let link = server.sign_in_link().await?;
@@ -43,18 +41,7 @@ pub(crate) async fn run(args: Serve) -> Result {
 
 /// File, then environment, then flags.
 fn config(args: &Serve) -> anyhow::Result<Config> {
-    let text = match &args.config {
-        Some(path) => {
-            let text = fs::read_to_string(path);
-            Some((
-                path.display().to_string(),
-                text.with_context(|| format!("read {}", path.display()))?,
-            ))
-        }
-        None => None,
-    };
-    let file = text.as_ref().map(|(name, text)| (name.as_str(), text.as_str()));
-    let mut config = Config::load(file, std::env::vars())?;
+    let mut config = Config::read(args.config.as_deref(), std::env::vars())?;
     if let Some(data) = &args.data {
         config.data_dir.clone_from(data);
     }
@@ -69,6 +56,13 @@ fn config(args: &Serve) -> anyhow::Result<Config> {
     }
     if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
         config.tls = Some(Tls { cert: cert.clone(), key: key.clone() });
+    }
+    config.with_agent |= args.with_agent;
+    if args.slots.is_some() {
+        config.agent.slots = args.slots;
+    }
+    if args.run_as.is_some() {
+        config.agent.run_as.clone_from(&args.run_as);
     }
     if !args.behind_proxy.is_empty() {
         config.behind_proxy.clone_from(&args.behind_proxy);

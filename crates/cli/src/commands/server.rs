@@ -1,13 +1,18 @@
 //! A coordinator, and perhaps an agent, in this process: what `dev`, `run` and `serve` share.
 
-use std::{num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
+use std::{
+    fs::{self, Permissions},
+    num::NonZero,
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
+    thread::available_parallelism,
+    time::Duration,
+};
 
 use anyhow::Context;
 use shuntyard_agent::{AgentConfig, Control, Launcher, Secret};
 use shuntyard_protocol::api::{CreatedToken, NewToken};
-use shuntyard_server::{
-    ADMIN_TOKEN_FILE, Running, StartOptions, config::Config, env::Env, git::Git, local_admin_token,
-};
+use shuntyard_server::{Running, StartOptions, config::Config, env::Env, git::Git};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -17,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::plan;
 use crate::{
-    client::{Client, read_secret},
+    client::Client,
     exit::{Failure, INTERRUPTED, Result, USAGE},
-    paths::{self, Endpoint},
+    paths::Endpoint,
 };
 
 /// Time that running commands get at Ctrl-C before they are killed.
@@ -53,7 +58,8 @@ pub(super) struct Server {
     pub(super) client: Client,
     endpoint: Endpoint,
     agent: Option<(JoinSet<anyhow::Result<()>>, watch::Sender<Control>)>,
-    pub(super) first_admin_token: bool,
+    /// Whether this is the first start.
+    pub(super) first: bool,
 }
 
 /// The local agent of a server.
@@ -78,14 +84,7 @@ impl Server {
         // A taken port, a missing file, a wrong key: people can mend it, and no run has failed.
         .map_err(|error| Failure::Usage(format!("{error:#}")))?;
         let running = started.running;
-        let token_file = data.join(ADMIN_TOKEN_FILE);
-        let token = if token_file.exists() {
-            read_secret(&token_file)?
-        } else {
-            let token = local_admin_token(&running.app, "this machine").await?;
-            paths::write_private(&token_file, token.as_bytes())?;
-            token
-        };
+        let token = shuntyard_server::machine_token(&running.app).await?;
         let local = format!("http://{}", running.address);
         let url = if running.app.config.tls.is_some() { running.app.url.clone() } else { local };
         let ca_file = running.app.config.tls.as_ref().map(|tls| std::path::absolute(&tls.cert));
@@ -94,8 +93,7 @@ impl Server {
         let endpoint = Endpoint { url: url.clone(), pid, data, ca_file };
         endpoint.announce()?;
         let client = Client::with_authority(&url, &token, endpoint.ca_file.as_deref())?;
-        let first_admin_token = started.first_admin_token.is_some();
-        Ok(Self { running, client, endpoint, agent: None, first_admin_token })
+        Ok(Self { running, client, endpoint, agent: None, first: started.first })
     }
 
     pub(super) fn data(&self) -> &PathBuf {
@@ -131,6 +129,11 @@ impl Server {
         let program = std::env::current_exe().context("find this program")?;
         let launcher = Launcher { program, args: Vec::new() };
         let data = self.data().join("agent");
+        if options.run_as.is_some() {
+            // The way to the workspaces; everything else in it is closed.
+            fs::set_permissions(self.data(), Permissions::from_mode(0o711))
+                .with_context(|| format!("open {}", self.data().display()))?;
+        }
         let url = self.client.url().to_owned();
         let processors = available_parallelism().map_or(1, NonZero::get);
         let slots = options.slots.unwrap_or(u32::try_from(processors).unwrap_or(1));

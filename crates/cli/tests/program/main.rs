@@ -18,6 +18,7 @@ mod gate;
 mod logs;
 mod machine;
 mod output;
+mod owner;
 mod runs;
 mod signin;
 mod starting;

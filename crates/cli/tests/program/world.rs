@@ -49,7 +49,8 @@ impl World {
         Self::on(Machine::new(), db, extra).await
     }
 
-    async fn on(machine: Machine, db: Db, extra: &[&str]) -> Self {
+    /// A server on a machine with further arguments.
+    pub(crate) async fn on(machine: Machine, db: Db, extra: &[&str]) -> Self {
         let mut arguments: Vec<_> = extra.iter().map(|&arg| arg.to_owned()).collect();
         let postgres = (db == Db::Postgres).then(|| Postgres::start("program"));
         if let Some(postgres) = &postgres {

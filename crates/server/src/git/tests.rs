@@ -126,8 +126,16 @@ fn commits_and_urls_are_checked_before_git_sees_them() {
     for url in ["https://h/x", "ssh://h/x", "git@h:x.git", "file:///x", "/x"] {
         assert!(check_url(url).is_ok(), "{url}");
     }
-    for url in ["ext::sh -c id", "git://h/x", "-u", "--upload-pack=x", "relative", "ftp://h/x", ""]
-    {
+    for url in [
+        "ext::sh -c id",
+        "http://h/x",
+        "git://h/x",
+        "-u",
+        "--upload-pack=x",
+        "relative",
+        "ftp://h/x",
+        "",
+    ] {
         assert!(check_url(url).is_err(), "{url}");
     }
 }

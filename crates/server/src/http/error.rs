@@ -39,6 +39,14 @@ impl ApiError {
     pub fn code(&self) -> &'static str {
         self.code
     }
+
+    /// For a caller that is no request.
+    pub fn into_detail(self) -> anyhow::Error {
+        match self.cause {
+            Some(cause) => anyhow::anyhow!("{}: {cause}", self.detail),
+            None => anyhow::Error::msg(self.detail),
+        }
+    }
 }
 
 /// 400: the request itself is wrong.

@@ -73,7 +73,7 @@ pub async fn sign_in(
         ttl_ms: Some(u64::try_from(SESSION_TTL.as_millis()).unwrap_or(u64::MAX)),
         uses: None,
     };
-    let created = tokens::make(&app, &session, &link.org, &link.name).await?;
+    let created = tokens::make(&app.store, &app.env, &session, (&link.org, &link.name)).await?;
     let secure = if app.url.starts_with("https://") { "; Secure" } else { "" };
     let cookie = format!(
         "{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{secure}",

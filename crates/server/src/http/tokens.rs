@@ -11,7 +11,7 @@ use shuntyard_protocol::{
     TokenId,
     api::{CreatedToken, NewToken, Page, Problem, Token},
 };
-use shuntyard_store as store;
+use shuntyard_store::{self as rows, Store};
 
 use super::{
     audit,
@@ -19,7 +19,7 @@ use super::{
     error::{ApiResult, bad_request, not_found},
     parse_id,
 };
-use crate::{app::App, secrets::sha256};
+use crate::{app::App, env::Env, secrets::sha256};
 
 /// Life of a token that names none.
 const API_TTL: Duration = Duration::from_hours(24 * 90);
@@ -45,7 +45,7 @@ pub async fn create(
     Json(new): Json<NewToken>,
 ) -> ApiResult<(StatusCode, Json<CreatedToken>)> {
     let org = caller.choose_org(new.org.as_deref())?;
-    let created = make(&app, &new, &org, &caller.name).await?;
+    let created = make(&app.store, &app.env, &new, (&org, &caller.name)).await?;
     audit(&app, &caller, &org, "token.create", &created.token.id.to_string()).await?;
     Ok((StatusCode::CREATED, Json(created)))
 }
@@ -65,8 +65,13 @@ pub async fn revoke(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Makes a token of `org`, and the one copy of its secret.
-pub async fn make(app: &App, new: &NewToken, org: &str, by: &str) -> ApiResult<CreatedToken> {
+/// Makes a token of an org, and the one copy of its secret.
+pub async fn make(
+    store: &Store,
+    env: &Env,
+    new: &NewToken,
+    (org, by): (&str, &str),
+) -> ApiResult<CreatedToken> {
     let (default_ttl, role, uses) = match new.kind.as_str() {
         "api" => {
             let role = new.role.as_deref().unwrap_or("viewer");
@@ -86,9 +91,9 @@ pub async fn make(app: &App, new: &NewToken, org: &str, by: &str) -> ApiResult<C
     }
     let ttl =
         new.ttl_ms.map_or(Ok(default_ttl), |millis| check_ttl(Duration::from_millis(millis)))?;
-    let (now, secret) = (app.env.now(), format!("{TOKEN_PREFIX}{}", app.env.secret()));
-    let row = store::NewToken {
-        id: TokenId::mint(now, app.env.random()),
+    let (now, secret) = (env.now(), format!("{TOKEN_PREFIX}{}", env.secret()));
+    let row = rows::NewToken {
+        id: TokenId::mint(now, env.random()),
         org: org.to_owned(),
         kind: new.kind.clone(),
         role,
@@ -98,7 +103,7 @@ pub async fn make(app: &App, new: &NewToken, org: &str, by: &str) -> ApiResult<C
         created_by: by.to_owned(),
         expires_at: Some(now + ttl),
     };
-    app.store.insert_token(&row, now).await?;
+    store.insert_token(&row, now).await?;
     let token = Token {
         id: row.id,
         org: row.org,
@@ -120,7 +125,7 @@ fn check_ttl(ttl: Duration) -> ApiResult<Duration> {
     Ok(ttl)
 }
 
-fn view(token: &store::Token) -> Token {
+fn view(token: &rows::Token) -> Token {
     Token {
         id: token.id,
         org: token.org.clone(),

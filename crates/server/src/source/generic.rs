@@ -7,7 +7,7 @@ use anyhow::Context;
 use serde::Deserialize;
 use shuntyard_core::event::Kind;
 
-use super::{Base, Incoming, Meaning, ignored};
+use super::{Base, Incoming, Meaning, ignored, is_null};
 
 #[derive(Deserialize)]
 struct Body {
@@ -20,6 +20,10 @@ pub(crate) fn normalise(body: &[u8]) -> anyhow::Result<Meaning> {
     let body: Body = serde_json::from_slice(body).context("body")?;
     if let Some(commit) = &body.commit {
         crate::git::check_commit(commit)?;
+        if is_null(commit) {
+            let name = body.ref_name.as_deref().unwrap_or("what was pushed");
+            return Ok(ignored(format!("{name} was deleted")));
+        }
     }
     let kind = match body.ref_name.as_deref() {
         None => Kind::Generic {},

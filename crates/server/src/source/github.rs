@@ -4,18 +4,13 @@ use anyhow::Context;
 use serde::Deserialize;
 use shuntyard_core::event::{Kind, PullRequest};
 
-use super::{Base, Incoming, Meaning, ignored};
+use super::{Base, Incoming, Meaning, ignored, is_null};
 
 /// Whether runs are started for pull requests from other repositories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forks {
     Ignore,
     Run,
-}
-
-/// All zeros: "no commit".
-fn is_null(commit: &str) -> bool {
-    commit.bytes().all(|b| b == b'0')
 }
 
 #[derive(Deserialize)]
