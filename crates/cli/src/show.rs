@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use shuntyard_protocol::Timestamp;
+use shuntyard_protocol::{Timestamp, api::Job};
 use tracing_subscriber::EnvFilter;
 
 use crate::exit::{Failure, Result};
@@ -66,6 +66,14 @@ pub(crate) fn between(from: Option<Timestamp>, to: Option<Timestamp>) -> String 
     match (from, to) {
         (Some(from), Some(to)) => duration(to.since(from)),
         (None, _) | (_, None) => String::new(),
+    }
+}
+
+/// How long a job took, unless its result was there before.
+pub(crate) fn time_of(job: &Job) -> String {
+    match job.carried_from {
+        Some(_) => "as before".to_owned(),
+        None => between(job.started_at, job.ended_at),
     }
 }
 

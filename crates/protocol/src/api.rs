@@ -104,6 +104,9 @@ api! {
         pub started_at: Option<Timestamp>,
         #[serde(default)]
         pub ended_at: Option<Timestamp>,
+        /// The job of an earlier run whose result was taken over; the steps and logs are that one's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub carried_from: Option<JobId>,
         /// Steps of the current attempt.
         pub steps: Vec<Step>,
     }

@@ -123,7 +123,7 @@ async fn show(connect: &Connect, run: &str, json: bool) -> Result {
     }
     for job in &detail.jobs {
         let reason = job.reason.as_deref().map(|r| format!("  {r}")).unwrap_or_default();
-        let time = show::between(job.started_at, job.ended_at);
+        let time = show::time_of(job);
         anstream::println!(
             "\n{}  {}  {time}{reason}  {}",
             style::paint(&job.state),

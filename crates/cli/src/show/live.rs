@@ -284,8 +284,7 @@ impl Screen {
         }
         anstream::println!();
         for job in &detail.jobs {
-            let (time, state) =
-                (show::between(job.started_at, job.ended_at), show::style::paint(&job.state));
+            let (time, state) = (show::time_of(job), show::style::paint(&job.state));
             let reason =
                 job.reason.as_deref().map(|reason| format!("  {reason}")).unwrap_or_default();
             anstream::println!("  {state}  {}  {time}{reason}", job.title);

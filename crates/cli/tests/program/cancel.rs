@@ -105,6 +105,16 @@ async fn a_rerun_repeats_all_or_only_what_failed() {
     assert_eq!(states(&failed), expected);
     assert_eq!((times(&first), times(&second)), (2, 3), "what had succeeded did not run again");
     world.api.logs(job(&failed, "bad"), "value 7").await;
+    // What was taken over is there as it was.
+    let (good, before) = (job(&failed, "good"), job(&run, "good"));
+    assert_eq!((&good["carried_from"], &good["steps"]), (&before["id"], &before["steps"]));
+    assert_eq!(good["steps"][0]["state"], "success");
+    assert_eq!(world.api.raw(good, None).await, world.api.raw(before, None).await);
+    let failed = failed["run"]["id"].as_str().unwrap();
+    let shown = world.shunt(&["runs", "show", failed]).await.ok();
+    assert!(shown.contains("success  good  as before"), "{shown}");
+    let logs = world.shunt(&["runs", "logs", failed]).await;
+    assert!(logs.out.contains("source ") && logs.err.is_empty(), "{}{}", logs.out, logs.err);
 
     let unknown = world.shunt(&["runs", "rerun", "run_00000000000000000000000000"]).await;
     assert_eq!(unknown.code, 2);

@@ -1,5 +1,7 @@
 //! `kill -9` in the middle, then a start: the right result, every line once.
 
+use rustix::process::Signal;
+
 use crate::{
     gate::Gate,
     on_both,
@@ -72,6 +74,32 @@ async fn kill(db: Db, victim: &Victim) {
     let expected = crate::numbered(1..=2 * LINES);
     let log = world.api.whole(count, Some(1)).await;
     assert!(log == expected.as_bytes(), "{}", String::from_utf8_lossy(&log));
+}
+
+#[tokio::test]
+async fn an_upgraded_agent_finds_its_supervisors_which_go_on_with_what_they_were() {
+    let mut world = World::new(Db::Sqlite).await;
+    world.machine.install();
+    world.agent("a", &[]).await;
+    let gate = Gate::new().await;
+    let jobs = format!(
+        "job('count', {{ steps: [sh('count', 'seq 1 9; {}; seq 10 19'), \
+         step('late', ({{ log }}) => log('a function'))] }})",
+        gate.wait()
+    );
+    let run = world.run(&jobs).await;
+    let waiting = gate.reached().await;
+    world.agents[0].signal(Signal::TERM);
+    assert_eq!(world.agents[0].end().await, 0);
+    world.machine.install();
+    world.agent_again("a", &[]).await;
+    waiting.go().await;
+    let run = world.api.ended(&run).await;
+    let count = job(&run, "count");
+    assert_eq!((&count["state"], &count["attempt"]), (&"success".into(), &1.into()), "{run}");
+    let log = world.api.whole(count, None).await;
+    let want = crate::numbered(1..=19) + "a function\n";
+    assert!(log.ends_with(want.as_bytes()), "{}", String::from_utf8_lossy(&log));
 }
 
 #[tokio::test]

@@ -61,6 +61,14 @@ impl Done {
 }
 
 impl Machine {
+    /// Puts the program on this machine, in place of one that is there and may run; commands use it
+    /// from now on.
+    pub(crate) fn install(&self) {
+        let [new, installed] = ["shunt.new", "shunt"].map(|name| self.path(name));
+        fs::copy(PROGRAM, &new).unwrap();
+        fs::rename(new, installed).unwrap();
+    }
+
     pub(crate) fn new() -> Self {
         let temp = tempfile::Builder::new().prefix("shunt-test-").tempdir().unwrap();
         let machine = Self { temp, count: AtomicU32::new(0) };
@@ -81,7 +89,9 @@ impl Machine {
 
     /// `shunt`, with nothing of the environment but what a login gives.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_shunt"));
+        let copy = self.path("shunt");
+        let installed = if copy.exists() { copy } else { PROGRAM.into() };
+        let mut command = Command::new(installed);
         command.args(args).env_clear().current_dir(self.temp.path());
         for name in ["PATH", "HOME"] {
             command.env(name, std::env::var_os(name).unwrap());
@@ -265,6 +275,8 @@ pub(crate) fn running(argument: &str) -> usize {
     };
     entries.filter(has).count()
 }
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_shunt");
 
 /// A number of seconds to sleep that no other process has as its argument.
 pub(crate) fn unique_sleep() -> String {

@@ -63,7 +63,8 @@ pub async fn as_lines(
     Query(query): Query<LogQuery>,
 ) -> ApiResult<Json<LogLines>> {
     let job = runs::find_job(&app, &caller, &id).await?;
-    let attempt = AttemptId { job: job.id, attempt: query.attempt.unwrap_or(job.attempt) };
+    let current = runs::current(&app, &job).await?;
+    let attempt = AttemptId { attempt: query.attempt.unwrap_or(current.attempt), ..current };
     let stream =
         query.stream.ok_or_else(|| bad_request("say which stream: 0, or a step's index + 1"))?;
     let from = query.from.unwrap_or(0);
@@ -93,7 +94,8 @@ pub async fn raw(
     Query(query): Query<LogQuery>,
 ) -> ApiResult<Response> {
     let job = runs::find_job(&app, &caller, &id).await?;
-    let attempt = AttemptId { job: job.id, attempt: query.attempt.unwrap_or(job.attempt) };
+    let current = runs::current(&app, &job).await?;
+    let attempt = AttemptId { attempt: query.attempt.unwrap_or(current.attempt), ..current };
     let streams = app.store.log_streams(attempt).await?;
     let wanted = streams.iter().filter(|s| query.stream.is_none_or(|only| only == s.stream));
     let complete = streams.iter().all(|stream| stream.complete);

@@ -96,8 +96,8 @@ pub async fn job(
     Path(id): Path<String>,
 ) -> ApiResult<Json<JobDetail>> {
     let job = find_job(&app, &caller, &id).await?;
-    let current = AttemptId { job: job.id, attempt: job.attempt };
-    let attempts = app.store.attempts_of(job.id).await?;
+    let current = current(&app, &job).await?;
+    let attempts = app.store.attempts_of(current.job).await?;
     let logs = app.store.log_streams(current).await?;
     let steps = app.store.steps_of(current).await?;
     let held = job.state == JobState::Held;
@@ -212,6 +212,15 @@ pub async fn find_job(app: &App, caller: &Caller, id: &str) -> ApiResult<JobInfo
     job.ok_or_else(|| not_found("job", id))
 }
 
+/// The attempt that a job's steps and logs are of. A result that was taken over has those of the job
+/// that it comes from.
+pub async fn current(app: &App, job: &JobInfo) -> ApiResult<AttemptId> {
+    let own = AttemptId { job: job.id, attempt: job.attempt };
+    let Some(from) = job.carried_from else { return Ok(own) };
+    let origin = app.store.job(from).await?;
+    Ok(origin.map_or(own, |job| AttemptId { job: job.id, attempt: job.attempt }))
+}
+
 /// A run with its jobs and their steps.
 pub async fn detail(app: &App, run: RunInfo) -> ApiResult<RunDetail> {
     let rows = app.store.jobs_of(run.id).await?;
@@ -219,9 +228,9 @@ pub async fn detail(app: &App, run: RunInfo) -> ApiResult<RunDetail> {
     let waits = if held { waiting::at_gates(app, run.id).await? } else { BTreeMap::new() };
     let mut jobs = Vec::new();
     for job in rows {
-        let steps = match job.attempt {
-            0 => Vec::new(),
-            attempt => app.store.steps_of(AttemptId { job: job.id, attempt }).await?,
+        let steps = match current(app, &job).await? {
+            AttemptId { attempt: 0, .. } => Vec::new(),
+            current => app.store.steps_of(current).await?,
         };
         let why = waits.get(&Place::Job(job.id)).cloned();
         let view = job_view(job, &steps);
@@ -283,6 +292,7 @@ fn job_view(job: JobInfo, steps: &[StepInfo]) -> Job {
         reason: job.reason,
         attempt: job.attempt,
         try_no: job.try_no,
+        carried_from: job.carried_from,
         needs: spec.needs.into_iter().map(|need| need.job).collect(),
         matrix: job.matrix,
         queued_at: job.queued_at,

@@ -36,7 +36,7 @@ impl Plain {
         for job in &detail.jobs {
             let before = self.jobs.insert(job.id, job.clone());
             if before.is_none_or(|before| before.state != job.state) && noteworthy(&job.state) {
-                let time = show::between(job.started_at, job.ended_at);
+                let time = show::time_of(job);
                 let reason = job.reason.as_deref().map(|r| format!(": {r}")).unwrap_or_default();
                 writeln!(out, "{} {} {time}{reason}", show::style::paint(&job.state), job.title)?;
             }

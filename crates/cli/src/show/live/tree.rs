@@ -80,11 +80,7 @@ impl Tree {
     fn message(&self, job: &Job) -> String {
         if job.ended_at.is_some() {
             let reason = job.reason.as_deref().unwrap_or_default();
-            return format!(
-                "{}  {}  {reason}",
-                job.title,
-                show::between(job.started_at, job.ended_at)
-            );
+            return format!("{}  {}  {reason}", job.title, show::time_of(job));
         }
         let step = job.steps.iter().find(|step| step.state == "running");
         let step = step.map(|step| format!(" › {}", step.name)).unwrap_or_default();
