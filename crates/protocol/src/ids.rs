@@ -143,6 +143,27 @@ id! {
     SegmentId = "seg",
 }
 
+impl RunId {
+    /// A number that the run and all of its jobs have in common, so that work which is spread by it
+    /// keeps a run together.
+    pub fn spread(self) -> u8 {
+        self.0.as_bytes()[15]
+    }
+}
+
+impl JobId {
+    /// A new id for a job of `run`, which ends as the run's does.
+    pub fn mint_in(run: RunId, now: Timestamp, mut random: [u8; 10]) -> Self {
+        random[9] = run.spread();
+        Self::mint(now, random)
+    }
+
+    /// Its run's [`RunId::spread`].
+    pub fn spread(self) -> u8 {
+        self.0.as_bytes()[15]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,6 +175,14 @@ mod tests {
         assert!(early < late);
         assert!(early.to_string() < late.to_string());
         assert_eq!(early.to_string().parse(), Ok(early));
+    }
+
+    #[test]
+    fn a_job_is_spread_with_its_run() {
+        let run = RunId::mint(Timestamp(1), [3; 10]);
+        let job = JobId::mint_in(run, Timestamp(2), [7; 10]);
+        assert_eq!(job.spread(), run.spread());
+        assert_ne!(JobId::mint_in(run, Timestamp(2), [8; 10]), job);
     }
 
     #[test]

@@ -353,11 +353,12 @@ fn new_run(
 ) -> anyhow::Result<NewRun> {
     let (now, settings) = (app.env.now(), Settings::of(source)?);
     let untrusted = is_strange(&event.kind, event.ref_name.as_deref());
+    let run = RunId::mint(now, app.env.random());
     let mut jobs = Vec::new();
     for job in &workflow.jobs {
         for instance in rules::instances(job)? {
             jobs.push(NewJob {
-                id: JobId::mint(now, app.env.random()),
+                id: JobId::mint_in(run, now, app.env.random()),
                 name: job.name.clone(),
                 title: instance.title,
                 matrix: instance.matrix,
@@ -376,7 +377,7 @@ fn new_run(
         }
     }
     Ok(NewRun {
-        id: RunId::mint(now, app.env.random()),
+        id: run,
         workflow: workflow.name.clone(),
         file: workflow.file.clone(),
         plan_key: Some(plan_key.to_owned()),

@@ -100,6 +100,7 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
         clock: Arc::new(move || clock.now()),
     })
     .await?;
+    env.adjust(store.db_now().await?);
     let (key, cluster) = master_key(&config, &store, &env).await?;
     take_over(&store, &data, instance).await?;
     let url = config.base_url(address);

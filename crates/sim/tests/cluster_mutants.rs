@@ -9,7 +9,7 @@ use shuntyard_sim::world::{Play, play};
 fn seed(mutant: Mutant) -> u64 {
     match mutant {
         Mutant::ForgetInterrupted => 292,
-        Mutant::LeaseFromAnswer => 140,
+        Mutant::LeaseFromAnswer => 153,
         Mutant::SkipSpoolSync => 50,
         Mutant::AckBeforeCommit => 11,
         Mutant::IgnoreKeyHash => 9,
@@ -17,6 +17,7 @@ fn seed(mutant: Mutant) -> u64 {
         Mutant::DropFence | Mutant::BeginSuperseded => 2,
         Mutant::AcceptLateResult
         | Mutant::SupersedeEnded
+        | Mutant::ForgetResend
         | Mutant::TrimUnacked
         | Mutant::OverfillGate
         | Mutant::ForgetWake => 1,
@@ -24,7 +25,6 @@ fn seed(mutant: Mutant) -> u64 {
         | Mutant::LostWhenOverdue
         | Mutant::ForgetCount
         | Mutant::KeepOverlap
-        | Mutant::ForgetResend
         | Mutant::EndDeliveryApart => 0,
     }
 }

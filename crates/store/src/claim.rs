@@ -12,7 +12,7 @@ use crate::{
     Store,
     apply::portions,
     column::row,
-    db::{Lock, Tx, again, on, push_ids, read},
+    db::{Lists, Lock, Tx, again, cells, on, read},
     error::{During, StoreError},
     store::Change,
 };
@@ -98,7 +98,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let mut taken = Vec::new();
-        for classes in portions(classes, 2) {
+        for classes in portions(classes) {
             let left = limit - u32::try_from(taken.len()).expect("it is at most CLAIM_MAX");
             if left == 0 {
                 break;
@@ -156,9 +156,8 @@ async fn take(
     on!(tx, Db, c => {
         // Within a class the older one goes first, so a claim looks only at the heads.
         let mut q = QueryBuilder::<Db>::new("with heads as (select q.seq, q.org, q.queued_at, \
-            c.priority from label_class c join queue q on q.class = c.id where c.id in (");
-        push_ids!(q, classes);
-        q.push(") and q.seq <= coalesce((select h.seq from queue h where h.class = c.id \
+            c.priority from label_class c join queue q on q.class = c.id where c.id");
+        q.push_in(classes).push(" and q.seq <= coalesce((select h.seq from queue h where h.class = c.id \
             order by h.seq limit 1 offset ");
         q.push_bind(heads - 1).push("), ").push_bind(i64::MAX);
         q.push(")), ranked as (select seq as ranked_seq, \
@@ -174,7 +173,7 @@ async fn take(
             where j.state = 'queued' \
             order by (coalesce(n, 0) + nth) * 1.0 / coalesce(org.weight, 1), nth, q.seq limit ");
         q.push_bind(i64::from(limit)).push(lock);
-        q.build_query_as().persistent(false).fetch_all(c).await
+        q.done_as().fetch_all(c).await
     })
     .during("claim jobs")
 }
@@ -182,10 +181,9 @@ async fn take(
 async fn dequeue(tx: &mut Tx, taken: &[Taken]) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = taken.iter().map(|row| row.job_id.uuid()).collect();
     on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("delete from queue where job_id in (");
-        push_ids!(q, &ids);
-        q.push(")");
-        q.build().persistent(false).execute(c).await.map(drop)
+        let mut q = QueryBuilder::<Db>::new("delete from queue where job_id");
+        q.push_in(&ids);
+        q.done().execute(c).await.map(drop)
     })
     .during("take claimed jobs out of the queue")
 }
@@ -193,12 +191,10 @@ async fn dequeue(tx: &mut Tx, taken: &[Taken]) -> Result<(), StoreError> {
 async fn offer(tx: &mut Tx, taken: &[Taken]) -> Result<(), StoreError> {
     on!(tx, Db, c => {
         let mut q = QueryBuilder::<Db>::new(
-            "update job set state = 'offered', queue_seq = v.column2 from (");
-        q.push_values(taken, |mut row, taken| {
-            row.push_bind(taken.job_id.uuid()).push_bind(taken.seq);
-        });
-        q.push(") as v where job.id = v.column1");
-        q.build().persistent(false).execute(c).await.map(drop)
+            "update job set state = 'offered', queue_seq = v.column2 from");
+        q.push_rows(taken, |taken| cells![taken.job_id, taken.seq]);
+        q.push(" where job.id = v.column1");
+        q.done().execute(c).await.map(drop)
     })
     .during("offer jobs")
 }
@@ -210,22 +206,15 @@ async fn insert_attempts(
     offer_until: Timestamp,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    for taken in portions(taken, 7) {
+    for taken in portions(taken) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("insert into attempt (job_id, attempt, try_no, \
                 org, \
-                deadline, owner_instance, created_at, state, seq, log_bytes, owner_epoch) ");
-            q.push_values(taken, |mut row, taken| {
-                row.push_bind(taken.job_id.uuid())
-                    .push_bind(i64::from(taken.attempt))
-                    .push_bind(i64::from(taken.try_no))
-                    .push_bind(&taken.org)
-                    .push_bind(offer_until.0)
-                    .push_bind(owner.uuid())
-                    .push_bind(now.0)
-                    .push("'offered', 0, 0, 0");
-            });
-            q.build().persistent(false).execute(c).await.map(drop)
+                deadline, owner_instance, created_at, state, seq, log_bytes, owner_epoch) \
+                select v.*, 'offered', 0, 0, 0 from");
+            q.push_rows(taken, |taken| cells![taken.job_id, taken.attempt, taken.try_no, &taken.org, offer_until, owner, now]);
+            q.push(" where v.column1 is not null");
+            q.done().execute(c).await.map(drop)
         })
         .during("insert attempts")?;
     }

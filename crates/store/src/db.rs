@@ -15,6 +15,7 @@ use crate::{
 
 #[cfg(test)]
 pub(crate) mod gate;
+pub(crate) mod list;
 
 /// The level of reading that this build understands; a database names the lowest that it needs.
 const READER: i64 = 1;
@@ -29,6 +30,8 @@ const ROW_BUFFER: usize = 1000;
 /// the same hot rows in every batch.
 const WRITE_CACHE: &str = "-16384";
 const PG_CONNECTIONS: u32 = 16;
+/// Statements that a connection keeps prepared. SQLite has each in as many forms as its lists have lengths.
+const STATEMENTS: usize = 512;
 
 /// Open connections.
 #[derive(Clone)]
@@ -104,16 +107,6 @@ macro_rules! read {
     };
 }
 
-/// Pushes ids, with commas.
-macro_rules! push_ids {
-    ($q:ident, $ids:expr) => {{
-        let mut list = $q.separated(", ");
-        for id in $ids {
-            list.push_bind(*id);
-        }
-    }};
-}
-
 /// How often an operation is tried that lost against another transaction.
 pub(crate) const CONFLICT_TRIES: u32 = 5;
 
@@ -132,7 +125,8 @@ macro_rules! again {
     }};
 }
 
-pub(crate) use {again, on, push_ids, read};
+pub(crate) use list::{Lists, cells};
+pub(crate) use {again, on, read};
 
 impl Db {
     pub(crate) async fn open(database: &Database) -> Result<Self, StoreError> {
@@ -150,6 +144,7 @@ impl Db {
                     .journal_mode(SqliteJournalMode::Wal)
                     .synchronous(SqliteSynchronous::Full)
                     .row_buffer_size(ROW_BUFFER)
+                    .statement_cache_capacity(STATEMENTS)
                     .busy_timeout(BUSY);
                 let writer = options.clone().pragma("cache_size", WRITE_CACHE);
                 let write = lite_pool(1).connect_with(writer).await.map_err(open)?;
@@ -158,6 +153,7 @@ impl Db {
             }
             Database::Postgres(url) => {
                 let options: PgConnectOptions = url.parse().map_err(open)?;
+                let options = options.statement_cache_capacity(STATEMENTS);
                 let pool = PgPoolOptions::new()
                     .max_connections(PG_CONNECTIONS)
                     .acquire_timeout(ACQUIRE)

@@ -17,7 +17,7 @@ use crate::{
     Change, Store,
     apply::{batch, load, portions, save, save_gates},
     column::row,
-    db::{Lock, Tx, again, on, push_ids, read},
+    db::{Lists, Lock, Tx, again, on, read},
     error::{During, StoreError},
 };
 
@@ -171,22 +171,20 @@ pub(crate) async fn lock(
     let mut locked = BTreeMap::new();
     let ids: Vec<GateId> = gates.iter().copied().collect();
     let lock = tx.lock(Lock::Gates);
-    for ids in portions(&ids, 1) {
+    for ids in portions(&ids) {
         let rows: Vec<GateRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select id, slots from gate where id in (");
-            push_ids!(q, ids);
-            q.push(") order by id").push(lock);
-            q.build_query_as().persistent(false).fetch_all(c).await
+            let mut q = QueryBuilder::<Db>::new("select id, slots from gate where id");
+            q.push_in(ids).push(" order by id").push(lock);
+            q.done_as().fetch_all(c).await
         })
         .during("lock gates")?;
         locked
             .extend(rows.iter().map(|row| (row.id, Gate { slots: row.slots, ..Gate::default() })));
         let counts: Vec<Count> = on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new(
-                "select gate_id, holding, count(*) as n from gate_place where gate_id in (");
-            push_ids!(q, ids);
-            q.push(") group by gate_id, holding");
-            q.build_query_as().persistent(false).fetch_all(c).await
+                "select gate_id, holding, count(*) as n from gate_place where gate_id");
+            q.push_in(ids).push(" group by gate_id, holding");
+            q.done_as().fetch_all(c).await
         })
         .during("count the places at gates")?;
         for count in counts {
@@ -268,13 +266,12 @@ async fn admit(
     let answers = next.iter().zip(&decision.answers);
     let gone = answers.filter(|(_, answer)| **answer == Answer::Done).map(|(row, _)| row.seq);
     let gone: Vec<i64> = gone.collect();
-    for seqs in portions(&gone, 1) {
+    for seqs in portions(&gone) {
         on!(tx, Db, c => {
             let mut q =
-                QueryBuilder::<Db>::new("update gate_place set holding = true where seq in (");
-            push_ids!(q, seqs);
-            q.push(")");
-            q.build().persistent(false).execute(c).await.map(drop)
+                QueryBuilder::<Db>::new("update gate_place set holding = true where seq");
+            q.push_in(seqs);
+            q.done().execute(c).await.map(drop)
         })
         .during("give slots")?;
     }

@@ -12,7 +12,7 @@ use sqlx::QueryBuilder;
 use crate::{
     Store,
     column::row,
-    db::{Lock, Tx, again, on, read},
+    db::{Lists, Lock, Tx, again, cells, on, read},
     error::{During, StoreError},
 };
 
@@ -160,14 +160,12 @@ async fn held_rows(
     let lock = tx.lock(Lock::Held);
     let rows: Vec<HeldRow> = on!(tx, Db, c => {
         let mut q = QueryBuilder::<Db>::new("select a.job_id, a.attempt, j.attempt as current, \
-            j.state as job_state, a.agent_id, a.key_hash, a.seq from (");
-        q.push_values(held, |mut row, held| {
-            row.push_bind(held.id.job.uuid()).push_bind(i64::from(held.id.attempt));
-        });
-        q.push(") as v cross join attempt a join job j on j.id = a.job_id \
+            j.state as job_state, a.agent_id, a.key_hash, a.seq from");
+        q.push_rows(held, |held| cells![held.id.job, held.id.attempt]);
+        q.push(" cross join attempt a join job j on j.id = a.job_id \
             where a.job_id = v.column1 and a.attempt = v.column2 \
             order by a.job_id, a.attempt").push(lock);
-        q.build_query_as().persistent(false).fetch_all(c).await
+        q.done_as().fetch_all(c).await
     })
     .during("find an agent's attempts")?;
     Ok(rows.into_iter().map(|row| (row.id(), row)).collect())
@@ -178,13 +176,11 @@ async fn log_ends(
     held: &[HeldAttempt],
 ) -> Result<BTreeMap<AttemptId, BTreeMap<u32, u64>>, StoreError> {
     let rows: Vec<StreamRow> = on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("select t.* from (");
-        q.push_values(held, |mut row, held| {
-            row.push_bind(held.id.job.uuid()).push_bind(i64::from(held.id.attempt));
-        });
-        q.push(") as v cross join log_stream t where t.job_id = v.column1 \
+        let mut q = QueryBuilder::<Db>::new("select t.* from");
+        q.push_rows(held, |held| cells![held.id.job, held.id.attempt]);
+        q.push(" cross join log_stream t where t.job_id = v.column1 \
             and t.attempt = v.column2");
-        q.build_query_as().persistent(false).fetch_all(c).await
+        q.done_as().fetch_all(c).await
     })
     .during("read where an agent's logs end")?;
     let mut logs: BTreeMap<AttemptId, BTreeMap<u32, u64>> = BTreeMap::new();
@@ -202,12 +198,10 @@ async fn own(tx: &mut Tx, kept: &[AttemptId], instance: InstanceId) -> Result<()
     on!(tx, Db, c => {
         let mut q = QueryBuilder::<Db>::new("update attempt set owner_instance = ");
         q.push_bind(instance.uuid());
-        q.push(", owner_epoch = owner_epoch + 1 from (");
-        q.push_values(kept, |mut row, id| {
-            row.push_bind(id.job.uuid()).push_bind(i64::from(id.attempt));
-        });
-        q.push(") as v where attempt.job_id = v.column1 and attempt.attempt = v.column2");
-        q.build().persistent(false).execute(c).await.map(drop)
+        q.push(", owner_epoch = owner_epoch + 1 from");
+        q.push_rows(kept, |id| cells![id.job, id.attempt]);
+        q.push(" where attempt.job_id = v.column1 and attempt.attempt = v.column2");
+        q.done().execute(c).await.map(drop)
     })
     .during("take an agent's attempts over")
 }

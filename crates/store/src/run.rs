@@ -193,7 +193,7 @@ macro_rules! runs {
 
 const LIST: &str = runs!("where (run.created_at, run.id) < (");
 pub(crate) const RUN: &str = runs!("where run.id = $1");
-pub(crate) const RUNS_BY_ID: &str = runs!("where run.id in (");
+pub(crate) const RUNS_BY_ID: &str = runs!("where run.id");
 pub(crate) const OPEN: &str = "select id, source_id, workflow, plan_key, state, created_at, \
     started_at from run where state in ('pending', 'running', 'cancelling') and id > $1 \
     order by id limit $2";

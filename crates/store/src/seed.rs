@@ -12,7 +12,7 @@ use sqlx::QueryBuilder;
 
 use crate::{
     apply::{portions, save_gates, save_queue},
-    db::{Tx, on},
+    db::{Lists, Tx, cells, on},
     error::{During, StoreError},
 };
 
@@ -275,40 +275,18 @@ async fn insert_jobs(
 ) -> Result<(), StoreError> {
     let classes = classes(tx, &run.org, &run.jobs).await?;
     let rows: Vec<_> = run.jobs.iter().zip(starts).zip(0_i64..).collect();
-    for rows in portions(&rows, 25) {
+    for rows in portions(&rows) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("insert into job (id, run_id, org, position, \
                 name, title, matrix, spec, class, priority, retry_max, retry_on, \
-                continue_on_error, state, attempt, try_no, abandoned, waiting_for, refused, \
-                carried_from, created_at, queued_at, ended_at, reason, gate_id, gate_cancels) ");
-            q.push_values(rows, |mut row, ((job, start), position)| {
-                let queued = (start.state == JobState::Queued).then_some(now.0);
-                row.push_bind(job.id.uuid())
-                    .push_bind(run.id.uuid())
-                    .push_bind(&run.org)
-                    .push_bind(*position)
-                    .push_bind(&job.name)
-                    .push_bind(&job.title)
-                    .push_bind(job.matrix.as_deref())
-                    .push_bind(&job.spec)
-                    .push_bind(classes[&(job.priority, job.class_key.clone())])
-                    .push_bind(i64::from(job.priority))
-                    .push_bind(i64::from(job.retry.max_tries))
-                    .push_bind(job.retry.on.bits())
-                    .push_bind(job.continue_on_error)
-                    .push_bind(start.state.as_str())
-                    .push("1, 1, 0")
-                    .push_bind(i64::from(start.waiting_for))
-                    .push("'[]'")
-                    .push_bind(job.carried.map(|(from, _)| from.uuid()))
-                    .push_bind(now.0)
-                    .push_bind(queued)
-                    .push_bind(start.state.is_ended().then_some(now.0))
-                    .push_bind(start.reason.as_deref())
-                    .push_bind(job.ticket.map(|ticket| ticket.gate))
-                    .push_bind(job.ticket.is_some_and(|ticket| ticket.cancels));
-            });
-            q.build().persistent(false).execute(c).await.map(drop)
+                continue_on_error, state, waiting_for, carried_from, created_at, queued_at, \
+                ended_at, reason, gate_id, gate_cancels, attempt, try_no, abandoned, refused) \
+                select v.*, 1, 1, 0, '[]' from");
+            q.push_rows(rows, |((job, start), position)| {
+                let queued = (start.state == JobState::Queued).then_some(now);
+                cells![job.id, run.id, &run.org, *position, &job.name, &job.title, job.matrix.as_deref(), &job.spec, classes[&(job.priority, job.class_key.clone())], job.priority, job.retry.max_tries, job.retry.on, job.continue_on_error, start.state.as_str(), start.waiting_for, job.carried.map(|(from, _)| from), now, queued, start.state.is_ended().then_some(now), start.reason.as_deref(), job.ticket.map(|ticket| ticket.gate), job.ticket.is_some_and(|ticket| ticket.cancels)]});
+            q.push(" where v.column1 is not null");
+            q.done().execute(c).await.map(drop)
         })
         .during("insert jobs")?;
     }
@@ -354,23 +332,20 @@ async fn insert_groups(
     open: &BTreeMap<&str, u32>,
 ) -> Result<(), StoreError> {
     let rows: Vec<_> = open.iter().collect();
-    for rows in portions(&rows, 4) {
+    for rows in portions(&rows) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new(
-                "insert into job_group (run_id, name, open_jobs, outcome) ");
-            q.push_values(rows, |mut row, (name, open)| {
+                "insert into job_group (run_id, name, open_jobs, outcome) select v.* from");
+            q.push_rows(rows, |(name, open)| {
                 let carried = run.jobs.iter().filter(|job| job.name == **name);
                 let success = carried
                     .filter_map(|job| job.carried)
                     .any(|(_, outcome)| outcome == Outcome::Success);
                 // `skipped` is what every other outcome is worse than.
                 let outcome = if success { Outcome::Success } else { Outcome::Skipped };
-                row.push_bind(run.id.uuid())
-                    .push_bind(**name)
-                    .push_bind(i64::from(**open))
-                    .push_bind(outcome.as_str());
-            });
-            q.build().persistent(false).execute(c).await.map(drop)
+                cells![run.id, **name, **open, outcome.as_str()]});
+            q.push(" where v.column1 is not null");
+            q.done().execute(c).await.map(drop)
         })
         .during("insert groups")?;
     }
@@ -383,17 +358,13 @@ async fn insert_edges(tx: &mut Tx, run: &RunSeed) -> Result<(), StoreError> {
         .iter()
         .flat_map(|job| job.needs.iter().map(move |(name, when)| (name, job.id, when)))
         .collect();
-    for rows in portions(&rows, 4) {
+    for rows in portions(&rows) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new(
-                "insert into edge (run_id, upstream, job_id, accepts) ");
-            q.push_values(rows, |mut row, (name, job, when)| {
-                row.push_bind(run.id.uuid())
-                    .push_bind(*name)
-                    .push_bind(job.uuid())
-                    .push_bind(when.bits());
-            });
-            q.build().persistent(false).execute(c).await.map(drop)
+                "insert into edge (run_id, upstream, job_id, accepts) select v.* from");
+            q.push_rows(rows, |(name, job, when)| cells![run.id, *name, *job, **when]);
+            q.push(" where v.column1 is not null");
+            q.done().execute(c).await.map(drop)
         })
         .during("insert edges")?;
     }

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::{
     Store,
     column::row,
-    db::read,
+    db::{Lists, read},
     error::{During, StoreError},
     run::{EventInfo, JobInfo, RUNS_BY_ID, RunInfo},
     source::Source,
@@ -62,23 +62,23 @@ row! {
     }
 }
 
-const JOBS_BY_ID: &str = "select * from job where id in (";
-const EVENTS_BY_ID: &str = "select * from event where id in (";
-const SOURCES_BY_ID: &str = "select * from source where id in (";
+const JOBS_BY_ID: &str = "select * from job where id";
+const EVENTS_BY_ID: &str = "select * from event where id";
+const SOURCES_BY_ID: &str = "select * from source where id";
 /// A job that was taken over has its attempts in the run that it comes from.
 const UPSTREAMS: &str = "select e.job_id, u.id, u.name, u.title, u.matrix, u.state, a.end_json \
     from edge e join job u on u.run_id = e.run_id and u.name = e.upstream \
     join job o on o.id = coalesce(u.carried_from, u.id) \
     left join attempt a on a.job_id = o.id and a.attempt = o.attempt \
-    where e.job_id in (";
+    where e.job_id";
 
 const UPSTREAM_BYTES: &str = "select e.job_id, cast(sum(length(a.end_json)) as bigint) as bytes \
     from edge e join job u on u.run_id = e.run_id and u.name = e.upstream \
     join job o on o.id = coalesce(u.carried_from, u.id) \
     join attempt a on a.job_id = o.id and a.attempt = o.attempt \
-    where a.end_json is not null and e.job_id in (";
+    where a.end_json is not null and e.job_id";
 
-/// Rows by their ids: a statement that ends with an open list, and what goes into it.
+/// Rows by their ids: a statement that ends with the column that has them.
 macro_rules! by_ids {
     ($store:expr, $text:expr, $ids:expr $(, $rest:literal)?) => {{
         let ids: Vec<Uuid> = $ids.into_iter().collect();
@@ -87,12 +87,8 @@ macro_rules! by_ids {
         } else {
             read!(&$store.inner.db, Kind, c => {
                 let mut q = QueryBuilder::<Kind>::new($text);
-                let mut list = q.separated(", ");
-                for id in ids {
-                    list.push_bind(id);
-                }
-                list.push_unseparated(concat!(")" $(, $rest)?));
-                q.build_query_as().persistent(false).fetch_all(c).await
+                q.push_in(&ids)$(.push($rest))?;
+                q.done_as().fetch_all(c).await
             })
             .during("read what a start needs")
         }

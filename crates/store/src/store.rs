@@ -52,7 +52,7 @@ impl Database {
     }
 }
 
-/// The caller's clock; with PostgreSQL the database's own is used instead.
+/// The caller's clock. With PostgreSQL it must be set by [`Store::db_now`] again and again.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// What [`Store::open`] needs.
@@ -96,7 +96,7 @@ pub(crate) struct Inner {
     pub(crate) db: Db,
     pub(crate) segments: Arc<dyn Segments>,
     pub(crate) instance: InstanceId,
-    clock: Clock,
+    pub(crate) clock: Clock,
     changes: broadcast::Sender<Change>,
 }
 
@@ -214,7 +214,15 @@ impl Store {
     /// # Errors
     /// When the database does not answer.
     pub async fn db_now(&self) -> Result<Timestamp, StoreError> {
-        self.inner.now().await
+        const NOW: &str = "select (extract(epoch from clock_timestamp()) * 1000)::bigint";
+        match &self.inner.db {
+            Db::Lite { .. } => Ok((self.inner.clock)()),
+            Db::Pg(pool) => sqlx::query_scalar(NOW)
+                .fetch_one(pool)
+                .await
+                .map(Timestamp)
+                .during("read the database's clock"),
+        }
     }
 
     /// Answers when the database does.
@@ -238,18 +246,6 @@ impl Inner {
         if change != Change::default() {
             // Nobody listening is fine.
             drop(self.changes.send(change));
-        }
-    }
-
-    pub(crate) async fn now(&self) -> Result<Timestamp, StoreError> {
-        const NOW: &str = "select (extract(epoch from clock_timestamp()) * 1000)::bigint";
-        match &self.db {
-            Db::Lite { .. } => Ok((self.clock)()),
-            Db::Pg(pool) => sqlx::query_scalar(NOW)
-                .fetch_one(pool)
-                .await
-                .map(Timestamp)
-                .during("read the database's clock"),
         }
     }
 }

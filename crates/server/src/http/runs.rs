@@ -160,7 +160,7 @@ pub async fn rerun(
     }
     let now = app.env.now();
     let new = RunId::mint(now, app.env.random());
-    let mut mint = || JobId::mint(now, app.env.random());
+    let mut mint = || JobId::mint_in(new, now, app.env.random());
     app.store.rerun(run.id, request.failed, new, &mut mint, now).await?;
     app.pokes.dispatch.poke();
     audit(&app, &caller, &run.org, "run.rerun", &id).await?;

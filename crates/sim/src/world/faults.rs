@@ -324,7 +324,7 @@ impl World {
         let id = RunId::mint(now, self.rng.bytes());
         let mut ids = self.rng.clone();
         self.rng.next();
-        let mint = || JobId::mint(now, ids.bytes());
+        let mint = || JobId::mint_in(id, now, ids.bytes());
         let result = self.call(c, "run a run again", async |store| {
             store.rerun(old, only_failed, id, mint, now).await
         });

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     column::row,
-    db::{Lock, Tx, on, push_ids},
+    db::{Lists, Lock, Tx, cells, on},
     error::{During, StoreError},
     gate,
 };
@@ -105,17 +105,11 @@ pub(crate) async fn load(
     logged: &BTreeSet<AttemptId>,
 ) -> Result<(Loaded, BTreeMap<AttemptId, u64>), StoreError> {
     let mut loaded = Loaded::default();
-    let mut runs = scope.whole_runs.clone();
-    let mut gated = scope.whole_runs.clone();
-    for row in runs_of(tx, &scope.jobs).await? {
-        runs.insert(row.id);
-        gated.extend(row.gated.then_some(row.id));
+    if scope.may_ready || !scope.whole_runs.is_empty() {
+        lock_gates_and_runs(tx, scope, &mut loaded).await?;
+    } else {
+        lock_runs_of(tx, &scope.jobs, &mut loaded).await?;
     }
-    if scope.may_ready && !gated.is_empty() {
-        let ahead = gates_ahead(tx, &gated).await?;
-        loaded.gates = gate::lock(tx, &ahead).await?;
-    }
-    lock_runs(tx, &runs, &mut loaded).await?;
     lock_jobs(tx, &scope.jobs, &mut loaded).await?;
     lock_open_jobs(tx, &scope.whole_runs, &mut loaded).await?;
     let mut attempts: BTreeSet<AttemptId> = scope.attempts.union(logged).copied().collect();
@@ -130,6 +124,24 @@ pub(crate) async fn load(
     Ok((loaded, log_bytes))
 }
 
+async fn lock_gates_and_runs(
+    tx: &mut Tx,
+    scope: &Scope,
+    loaded: &mut Loaded,
+) -> Result<(), StoreError> {
+    let mut runs = scope.whole_runs.clone();
+    let mut gated = scope.whole_runs.clone();
+    for row in runs_of(tx, &scope.jobs).await? {
+        runs.insert(row.id);
+        gated.extend(row.gated.then_some(row.id));
+    }
+    if scope.may_ready && !gated.is_empty() {
+        let ahead = gates_ahead(tx, &gated).await?;
+        loaded.gates = gate::lock(tx, &ahead).await?;
+    }
+    lock_runs(tx, &runs, loaded).await
+}
+
 /// Loads everything behind `groups`, however far: a cascade of skips runs through it.
 pub(crate) async fn load_behind(
     tx: &mut Tx,
@@ -137,16 +149,14 @@ pub(crate) async fn load_behind(
     loaded: &mut Loaded,
 ) -> Result<(), StoreError> {
     let rows: Vec<EdgeRow> = on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("with recursive behind (run_id, name) as (");
-        q.push_values(groups, |mut row, (run, name)| {
-            row.push_bind(run.uuid()).push_bind(name);
-        });
+        let mut q = QueryBuilder::<Db>::new("with recursive behind (run_id, name) as (select v.* from");
+        q.push_rows(groups, |(run, name)| cells![*run, name]);
         q.push(" union select j.run_id, j.name from behind b \
             join edge e on e.run_id = b.run_id and e.upstream = b.name \
             join job j on j.id = e.job_id) \
             select e.run_id, e.upstream, e.job_id, e.accepts from behind b \
             join edge e on e.run_id = b.run_id and e.upstream = b.name");
-        q.build_query_as().persistent(false).fetch_all(c).await
+        q.done_as().fetch_all(c).await
     })
     .during("load the graph behind a job")?;
     for group in groups {
@@ -172,13 +182,12 @@ row! {
 async fn runs_of(tx: &mut Tx, jobs: &BTreeSet<JobId>) -> Result<Vec<RunOf>, StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
     let mut runs = Vec::new();
-    for ids in portions(&ids, 1) {
+    for ids in portions(&ids) {
         let found: Vec<RunOf> = on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("select distinct r.id, r.gated from job j \
-                join run r on r.id = j.run_id where j.id in (");
-            push_ids!(q, ids);
-            q.push(")");
-            q.build_query_as().persistent(false).fetch_all(c).await
+                join run r on r.id = j.run_id where j.id");
+            q.push_in(ids);
+            q.done_as().fetch_all(c).await
         })
         .during("find the runs of jobs")?;
         runs.extend(found);
@@ -190,13 +199,12 @@ async fn runs_of(tx: &mut Tx, jobs: &BTreeSet<JobId>) -> Result<Vec<RunOf>, Stor
 async fn gates_ahead(tx: &mut Tx, runs: &BTreeSet<RunId>) -> Result<BTreeSet<GateId>, StoreError> {
     let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
     let mut gates = BTreeSet::new();
-    for ids in portions(&ids, 1) {
+    for ids in portions(&ids) {
         let found: Vec<GateId> = on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("select distinct gate_id from job \
-                where gate_id is not null and state = 'blocked' and run_id in (");
-            push_ids!(q, ids);
-            q.push(")");
-            q.build_query_scalar().persistent(false).fetch_all(c).await
+                where gate_id is not null and state = 'blocked' and run_id");
+            q.push_in(ids);
+            q.build_query_scalar().fetch_all(c).await
         })
         .during("find the gates of jobs")?;
         gates.extend(found);
@@ -211,15 +219,35 @@ async fn lock_runs(
 ) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
     let lock = tx.lock(Lock::Runs);
-    for ids in portions(&ids, 1) {
+    for ids in portions(&ids) {
         let rows: Vec<RunRow> = on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new(SELECT_RUNS);
-            q.push("id in (");
-            push_ids!(q, ids);
-            q.push(") order by id").push(lock);
-            q.build_query_as().persistent(false).fetch_all(c).await
+            q.push("id");
+            q.push_in(ids).push(" order by id").push(lock);
+            q.done_as().fetch_all(c).await
         })
         .during("lock runs")?;
+        loaded.runs.extend(rows.into_iter().map(|row| (row.id, row.model())));
+    }
+    Ok(())
+}
+
+/// The runs of jobs that lead to no gate. A job's run never changes.
+async fn lock_runs_of(
+    tx: &mut Tx,
+    jobs: &BTreeSet<JobId>,
+    loaded: &mut Loaded,
+) -> Result<(), StoreError> {
+    let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
+    let lock = tx.lock(Lock::Runs);
+    for ids in portions(&ids) {
+        let rows: Vec<RunRow> = on!(tx, Db, c => {
+            let mut q = QueryBuilder::<Db>::new(SELECT_RUNS);
+            q.push("id in (select run_id from job where id");
+            q.push_in(ids).push(") order by id").push(lock);
+            q.done_as().fetch_all(c).await
+        })
+        .during("lock the runs of jobs")?;
         loaded.runs.extend(rows.into_iter().map(|row| (row.id, row.model())));
     }
     Ok(())
@@ -232,13 +260,12 @@ async fn lock_jobs(
 ) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
     let lock = tx.lock(Lock::Jobs);
-    for ids in portions(&ids, 1) {
+    for ids in portions(&ids) {
         let rows: Vec<JobRow> = on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new(SELECT_JOBS);
-            q.push("id in (");
-            push_ids!(q, ids);
-            q.push(") order by id").push(lock);
-            q.build_query_as().persistent(false).fetch_all(c).await
+            q.push("id");
+            q.push_in(ids).push(" order by id").push(lock);
+            q.done_as().fetch_all(c).await
         })
         .during("lock jobs")?;
         loaded.jobs.extend(rows.into_iter().map(|row| (row.id, row.model())));
@@ -253,14 +280,13 @@ async fn lock_open_jobs(
 ) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
     let lock = tx.lock(Lock::Jobs);
-    for ids in portions(&ids, 1) {
+    for ids in portions(&ids) {
         let rows: Vec<JobRow> = on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new(SELECT_JOBS);
-            q.push("run_id in (");
-            push_ids!(q, ids);
-            q.push(") and state in ('blocked', 'held', 'queued', 'offered', 'starting', \
+            q.push("run_id");
+            q.push_in(ids).push(" and state in ('blocked', 'held', 'queued', 'offered', 'starting', \
                 'running', 'recovering') order by id").push(lock);
-            q.build_query_as().persistent(false).fetch_all(c).await
+            q.done_as().fetch_all(c).await
         })
         .during("lock a run's jobs")?;
         loaded.jobs.extend(rows.into_iter().map(|row| (row.id, row.model())));
@@ -276,15 +302,13 @@ async fn lock_attempts(
     let ids: Vec<AttemptId> = attempts.iter().copied().collect();
     let lock = tx.lock(Lock::Attempts);
     let mut log_bytes = BTreeMap::new();
-    for ids in portions(&ids, 2) {
+    for ids in portions(&ids) {
         let rows: Vec<AttemptRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select t.* from (");
-            q.push_values(ids, |mut row, id| {
-                row.push_bind(id.job.uuid()).push_bind(i64::from(id.attempt));
-            });
-            q.push(") as v cross join attempt t where t.job_id = v.column1 \
+            let mut q = QueryBuilder::<Db>::new("select t.* from");
+            q.push_rows(ids, |id| cells![id.job, id.attempt]);
+            q.push(" cross join attempt t where t.job_id = v.column1 \
                 and t.attempt = v.column2 order by t.job_id, t.attempt").push(lock);
-            q.build_query_as().persistent(false).fetch_all(c).await
+            q.done_as().fetch_all(c).await
         })
         .during("lock attempts")?;
         for row in rows {
@@ -302,17 +326,13 @@ async fn load_steps(
     loaded: &mut Loaded,
 ) -> Result<(), StoreError> {
     let ids: Vec<_> = steps.iter().copied().collect();
-    for ids in portions(&ids, 3) {
+    for ids in portions(&ids) {
         let rows: Vec<StepRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select t.* from (");
-            q.push_values(ids, |mut row, (id, step)| {
-                row.push_bind(id.job.uuid())
-                    .push_bind(i64::from(id.attempt))
-                    .push_bind(i64::from(*step));
-            });
-            q.push(") as v cross join step t where t.job_id = v.column1 \
+            let mut q = QueryBuilder::<Db>::new("select t.* from");
+            q.push_rows(ids, |(id, step)| cells![id.job, id.attempt, *step]);
+            q.push(" cross join step t where t.job_id = v.column1 \
                 and t.attempt = v.column2 and t.idx = v.column3");
-            q.build_query_as().persistent(false).fetch_all(c).await
+            q.done_as().fetch_all(c).await
         })
         .during("load steps")?;
         for row in rows {
@@ -329,15 +349,13 @@ async fn load_edges(
     loaded: &mut Loaded,
 ) -> Result<(), StoreError> {
     let keys: Vec<_> = groups.iter().collect();
-    for keys in portions(&keys, 2) {
+    for keys in portions(&keys) {
         let rows: Vec<EdgeRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select t.* from (");
-            q.push_values(keys, |mut row, (run, name)| {
-                row.push_bind(run.uuid()).push_bind(name);
-            });
-            q.push(") as v cross join edge t where t.run_id = v.column1 \
+            let mut q = QueryBuilder::<Db>::new("select t.* from");
+            q.push_rows(keys, |(run, name)| cells![*run, name]);
+            q.push(" cross join edge t where t.run_id = v.column1 \
                 and t.upstream = v.column2");
-            q.build_query_as().persistent(false).fetch_all(c).await
+            q.done_as().fetch_all(c).await
         })
         .during("load edges")?;
         put_edges(rows, loaded);
@@ -377,15 +395,13 @@ async fn load_ends_of_edges(tx: &mut Tx, loaded: &mut Loaded) -> Result<(), Stor
         .filter(|key| !loaded.groups.contains_key(key))
         .collect();
     let keys: Vec<_> = keys.into_iter().collect();
-    for keys in portions(&keys, 2) {
+    for keys in portions(&keys) {
         let rows: Vec<GroupRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select t.* from (");
-            q.push_values(keys, |mut row, (run, name)| {
-                row.push_bind(run.uuid()).push_bind(name);
-            });
-            q.push(") as v cross join job_group t where t.run_id = v.column1 \
+            let mut q = QueryBuilder::<Db>::new("select t.* from");
+            q.push_rows(keys, |(run, name)| cells![*run, name]);
+            q.push(" cross join job_group t where t.run_id = v.column1 \
                 and t.name = v.column2");
-            q.build_query_as().persistent(false).fetch_all(c).await
+            q.done_as().fetch_all(c).await
         })
         .during("load groups")?;
         loaded.groups.extend(rows.into_iter().map(|row| {

@@ -6,7 +6,7 @@ use sqlx::QueryBuilder;
 
 use super::{portions, save_gates, save_queue};
 use crate::{
-    db::{Tx, clean, on},
+    db::{Lists, Tx, cells, clean, on},
     error::{During, StoreError},
 };
 
@@ -42,34 +42,20 @@ pub(crate) fn revised(loaded: &Loaded, touched: &Touched) -> Vec<RunId> {
 
 async fn save_runs(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<(), StoreError> {
     let runs = revised(loaded, touched);
-    for runs in portions(&runs, 17) {
+    for runs in portions(&runs) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("update run set revision = revision + 1, \
                 state = v.column2, cancel_force = v.column3, cancel_reason = v.column4, \
                 cancel_by = v.column5, n_waiting = v.column6, n_running = v.column7, \
                 n_success = v.column8, n_failed = v.column9, n_timed_out = v.column10, \
                 n_cancelled = v.column11, n_skipped = v.column12, n_lost = v.column13, \
-                n_tolerated = v.column14, started_at = v.column15, ended_at = v.column16, held = v.column17 from (");
-            q.push_values(runs, |mut row, id| {
+                n_tolerated = v.column14, started_at = v.column15, ended_at = v.column16, held = v.column17 from");
+            q.push_rows(runs, |id| {
                 let run = &loaded.runs[id];
                 let (cancel, n) = (run.cancel.as_ref(), run.counts);
-                row.push_bind(id.uuid())
-                    .push_bind(run.state.as_str())
-                    .push_bind(cancel.map(|cancel| cancel.force))
-                    .push_bind(cancel.map(|cancel| clean(&cancel.reason)))
-                    .push_bind(cancel.map(|cancel| clean(&cancel.by)));
-                for count in [
-                    n.waiting, n.running, n.success, n.failed, n.timed_out, n.cancelled,
-                    n.skipped, n.lost, n.tolerated,
-                ] {
-                    row.push_bind(i64::from(count));
-                }
-                row.push_bind(run.started_at.map(|at| at.0))
-                    .push_bind(run.ended_at.map(|at| at.0))
-                    .push_bind(run.held);
-            });
-            q.push(") as v where run.id = v.column1");
-            q.build().persistent(false).execute(c).await.map(drop)
+                cells![*id, run.state.as_str(), cancel.map(|cancel| cancel.force), cancel.map(|cancel| clean(&cancel.reason)), cancel.map(|cancel| clean(&cancel.by)), n.waiting, n.running, n.success, n.failed, n.timed_out, n.cancelled, n.skipped, n.lost, n.tolerated, run.started_at, run.ended_at, run.held]});
+            q.push(" where run.id = v.column1");
+            q.done().execute(c).await.map(drop)
         })
         .during("write runs")?;
     }
@@ -78,35 +64,20 @@ async fn save_runs(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<()
 
 async fn save_jobs(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<(), StoreError> {
     let jobs: Vec<_> = touched.jobs.iter().copied().collect();
-    for jobs in portions(&jobs, 15) {
+    for jobs in portions(&jobs) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("update job set state = v.column2, \
                 reason = v.column3, attempt = v.column4, try_no = v.column5, \
                 abandoned = v.column6, waiting_for = v.column7, refused = v.column8, \
                 cancel_force = v.column9, cancel_reason = v.column10, cancel_by = v.column11, \
                 queue_seq = v.column12, queued_at = v.column13, started_at = v.column14, \
-                ended_at = v.column15 from (");
-            q.push_values(jobs, |mut row, id| {
+                ended_at = v.column15 from");
+            q.push_rows(jobs, |id| {
                 let job = &loaded.jobs[id];
                 let cancel = job.cancel.as_ref();
-                row.push_bind(id.uuid())
-                    .push_bind(job.state.as_str())
-                    .push_bind(job.reason.as_deref().map(clean))
-                    .push_bind(i64::from(job.attempt))
-                    .push_bind(i64::from(job.try_no))
-                    .push_bind(i64::from(job.abandoned))
-                    .push_bind(i64::from(job.waiting_for))
-                    .push_bind(agents(&job.refused))
-                    .push_bind(cancel.map(|cancel| cancel.force))
-                    .push_bind(cancel.map(|cancel| clean(&cancel.reason)))
-                    .push_bind(cancel.map(|cancel| clean(&cancel.by)))
-                    .push_bind(job.queue_seq)
-                    .push_bind(job.queued_at.map(|at| at.0))
-                    .push_bind(job.started_at.map(|at| at.0))
-                    .push_bind(job.ended_at.map(|at| at.0));
-            });
-            q.push(") as v where job.id = v.column1");
-            q.build().persistent(false).execute(c).await.map(drop)
+                cells![*id, job.state.as_str(), job.reason.as_deref().map(clean), job.attempt, job.try_no, job.abandoned, job.waiting_for, agents(&job.refused), cancel.map(|cancel| cancel.force), cancel.map(|cancel| clean(&cancel.reason)), cancel.map(|cancel| clean(&cancel.by)), job.queue_seq, job.queued_at, job.started_at, job.ended_at]});
+            q.push(" where job.id = v.column1");
+            q.done().execute(c).await.map(drop)
         })
         .during("write jobs")?;
     }
@@ -115,19 +86,15 @@ async fn save_jobs(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<()
 
 async fn save_groups(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<(), StoreError> {
     let groups: Vec<_> = touched.groups.iter().collect();
-    for groups in portions(&groups, 4) {
+    for groups in portions(&groups) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("update job_group set open_jobs = v.column3, \
-                outcome = v.column4 from (");
-            q.push_values(groups, |mut row, &key| {
+                outcome = v.column4 from");
+            q.push_rows(groups, |&key| {
                 let group = &loaded.groups[key];
-                row.push_bind(key.0.uuid())
-                    .push_bind(&key.1)
-                    .push_bind(i64::from(group.open))
-                    .push_bind(group.outcome.as_str());
-            });
-            q.push(") as v where job_group.run_id = v.column1 and job_group.name = v.column2");
-            q.build().persistent(false).execute(c).await.map(drop)
+                cells![key.0, &key.1, group.open, group.outcome.as_str()]});
+            q.push(" where job_group.run_id = v.column1 and job_group.name = v.column2");
+            q.done().execute(c).await.map(drop)
         })
         .during("write groups")?;
     }
@@ -136,32 +103,18 @@ async fn save_groups(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<
 
 async fn save_attempts(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<(), StoreError> {
     let attempts: Vec<_> = touched.attempts.iter().copied().collect();
-    for attempts in portions(&attempts, 14) {
+    for attempts in portions(&attempts) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("update attempt set state = v.column3, \
                 agent_id = v.column4, key_hash = v.column5, deadline = v.column6, \
                 release_at = v.column7, renewed_at = v.column8, seq = v.column9, \
                 reason = v.column10, late = v.column11, end_json = v.column12, \
-                started_at = v.column13, ended_at = v.column14 from (");
-            q.push_values(attempts, |mut row, id| {
+                started_at = v.column13, ended_at = v.column14 from");
+            q.push_rows(attempts, |id| {
                 let attempt = &loaded.attempts[id];
-                row.push_bind(id.job.uuid())
-                    .push_bind(i64::from(id.attempt))
-                    .push_bind(attempt.state.as_str())
-                    .push_bind(attempt.agent.map(AgentId::uuid))
-                    .push_bind(attempt.key_hash.map(|hash| hash.to_vec()))
-                    .push_bind(attempt.deadline.0)
-                    .push_bind(attempt.release_at.map(|at| at.0))
-                    .push_bind(attempt.renewed_at.map(|at| at.0))
-                    .push_bind(attempt.seq.cast_signed())
-                    .push_bind(attempt.reason.as_deref().map(clean))
-                    .push_bind(attempt.late.map(shuntyard_protocol::Outcome::as_str))
-                    .push_bind(attempt.end.as_ref().map(json))
-                    .push_bind(attempt.started_at.map(|at| at.0))
-                    .push_bind(attempt.ended_at.map(|at| at.0));
-            });
-            q.push(") as v where attempt.job_id = v.column1 and attempt.attempt = v.column2");
-            q.build().persistent(false).execute(c).await.map(drop)
+                cells![id.job, id.attempt, attempt.state.as_str(), attempt.agent, attempt.key_hash.map(|hash| hash.to_vec()), attempt.deadline, attempt.release_at, attempt.renewed_at, attempt.seq.cast_signed(), attempt.reason.as_deref().map(clean), attempt.late.map(shuntyard_protocol::Outcome::as_str), attempt.end.as_ref().map(json), attempt.started_at, attempt.ended_at]});
+            q.push(" where attempt.job_id = v.column1 and attempt.attempt = v.column2");
+            q.done().execute(c).await.map(drop)
         })
         .during("write attempts")?;
     }
@@ -170,28 +123,18 @@ async fn save_attempts(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Resul
 
 async fn save_steps(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<(), StoreError> {
     let steps: Vec<_> = touched.steps.iter().copied().collect();
-    for steps in portions(&steps, 10) {
+    for steps in portions(&steps) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("insert into step (job_id, attempt, idx, state, \
-                started_at, ended_at, exit_code, error, outputs, tries) ");
-            q.push_values(steps, |mut row, key| {
+                started_at, ended_at, exit_code, error, outputs, tries) select v.* from");
+            q.push_rows(steps, |key| {
                 let (id, step) = (key.0, &loaded.steps[key]);
-                row.push_bind(id.job.uuid())
-                    .push_bind(i64::from(id.attempt))
-                    .push_bind(i64::from(key.1))
-                    .push_bind(step.state.as_str())
-                    .push_bind(step.started_at.map(|at| at.0))
-                    .push_bind(step.ended_at.map(|at| at.0))
-                    .push_bind(step.exit_code.map(i64::from))
-                    .push_bind(step.error.as_deref().map(clean))
-                    .push_bind(step.outputs.as_ref().map(json))
-                    .push_bind(i64::from(step.tries));
-            });
-            q.push(" on conflict (job_id, attempt, idx) do update set state = excluded.state, \
+                cells![id.job, id.attempt, key.1, step.state.as_str(), step.started_at, step.ended_at, step.exit_code, step.error.as_deref().map(clean), step.outputs.as_ref().map(json), step.tries]});
+            q.push(" where v.column1 is not null on conflict (job_id, attempt, idx) do update set state = excluded.state, \
                 started_at = excluded.started_at, ended_at = excluded.ended_at, \
                 exit_code = excluded.exit_code, error = excluded.error, \
                 outputs = excluded.outputs, tries = excluded.tries");
-            q.build().persistent(false).execute(c).await.map(drop)
+            q.done().execute(c).await.map(drop)
         })
         .during("write steps")?;
     }
@@ -201,18 +144,14 @@ async fn save_steps(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<(
 /// Steps that still ran when their attempt ended ended with it.
 async fn close_steps(tx: &mut Tx, touched: &Touched, now: Timestamp) -> Result<(), StoreError> {
     let attempts: Vec<_> = touched.close_steps.iter().collect();
-    for attempts in portions(&attempts, 3) {
+    for attempts in portions(&attempts) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("update step set state = v.column3, ended_at = ");
-            q.push_bind(now.0).push(" from (");
-            q.push_values(attempts, |mut row, (id, outcome)| {
-                row.push_bind(id.job.uuid())
-                    .push_bind(i64::from(id.attempt))
-                    .push_bind(outcome.as_str());
-            });
-            q.push(") as v where step.job_id = v.column1 and step.attempt = v.column2 \
+            q.push_bind(now.0).push(" from");
+            q.push_rows(attempts, |(id, outcome)| cells![id.job, id.attempt, outcome.as_str()]);
+            q.push(" where step.job_id = v.column1 and step.attempt = v.column2 \
                 and step.state in ('pending', 'running')");
-            q.build().persistent(false).execute(c).await.map(drop)
+            q.done().execute(c).await.map(drop)
         })
         .during("end steps")?;
     }

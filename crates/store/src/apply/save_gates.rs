@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::portions;
 use crate::{
-    db::{Tx, on, push_ids},
+    db::{Lists, Tx, cells, on},
     error::{During, StoreError},
 };
 
@@ -23,15 +23,14 @@ pub(crate) async fn leave(tx: &mut Tx, places: &BTreeSet<Place>) -> Result<(), S
         }
     }
     for (text, ids) in [
-        ("delete from gate_place where job_id is null and run_id in (", runs),
-        ("delete from gate_place where job_id in (", jobs),
+        ("delete from gate_place where job_id is null and run_id", runs),
+        ("delete from gate_place where job_id", jobs),
     ] {
-        for ids in portions(&ids, 1) {
+        for ids in portions(&ids) {
             on!(tx, Db, c => {
                 let mut q = QueryBuilder::<Db>::new(text);
-                push_ids!(q, ids);
-                q.push(")");
-                q.build().persistent(false).execute(c).await.map(drop)
+                q.push_in(ids);
+                q.done().execute(c).await.map(drop)
             })
             .during("give up places at gates")?;
         }
@@ -46,18 +45,16 @@ pub(crate) async fn enter(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let jobs: Vec<_> = jobs.iter().collect();
-    for jobs in portions(&jobs, 2) {
+    for jobs in portions(&jobs) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("insert into gate_place (gate_id, run_id, job_id, \
                 holding, cancels, arrived_at, created_at) \
                 select j.gate_id, j.run_id, j.id, v.column2, j.gate_cancels, r.arrived_at, ");
-            q.push_bind(now.0).push(" from (");
-            q.push_values(jobs, |mut row, (job, holds)| {
-                row.push_bind(job.uuid()).push_bind(**holds);
-            });
-            q.push(") as v join job j on j.id = v.column1 join run r on r.id = j.run_id \
+            q.push_bind(now.0).push(" from");
+            q.push_rows(jobs, |(job, holds)| cells![**job, **holds]);
+            q.push(" join job j on j.id = v.column1 join run r on r.id = j.run_id \
                 order by r.arrived_at, j.run_id, j.position");
-            q.build().persistent(false).execute(c).await.map(drop)
+            q.done().execute(c).await.map(drop)
         })
         .during("take places at gates")?;
     }
@@ -70,13 +67,11 @@ pub(crate) async fn wake(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let gates: Vec<GateId> = gates.iter().copied().collect();
-    for gates in portions(&gates, 2) {
+    for gates in portions(&gates) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("insert into gate_wake (gate_id, created_at) ");
-            q.push_values(gates, |mut row, gate| {
-                row.push_bind(*gate).push_bind(now.0);
-            });
-            q.build().persistent(false).execute(c).await.map(drop)
+            let mut q = QueryBuilder::<Db>::new("insert into gate_wake (gate_id, created_at) select v.* from");
+            q.push_rows(gates, |gate| cells![*gate, now]).push(" where v.column1 is not null");
+            q.done().execute(c).await.map(drop)
         })
         .during("wake gates")?;
     }

@@ -8,19 +8,18 @@ use uuid::Uuid;
 
 use super::portions;
 use crate::{
-    db::{Tx, on, push_ids},
+    db::{Lists, Tx, on},
     error::{During, StoreError},
 };
 
 /// Takes jobs out of the queue.
 pub(crate) async fn dequeue(tx: &mut Tx, jobs: &BTreeSet<JobId>) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
-    for ids in portions(&ids, 1) {
+    for ids in portions(&ids) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("delete from queue where job_id in (");
-            push_ids!(q, ids);
-            q.push(")");
-            q.build().persistent(false).execute(c).await.map(drop)
+            let mut q = QueryBuilder::<Db>::new("delete from queue where job_id");
+            q.push_in(ids);
+            q.done().execute(c).await.map(drop)
         })
         .during("take jobs out of the queue")?;
     }
@@ -38,17 +37,15 @@ pub(crate) async fn enqueue(
     const NEW: &str = "insert into queue (job_id, run_id, org, class, priority, queued_at) \
         select id, run_id, org, class, priority, coalesce(queued_at, ";
     let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
-    for ids in portions(&ids, 1) {
+    for ids in portions(&ids) {
         for (text, end) in [
-            (BACK, ") and queue_seq is not null order by queue_seq on conflict do nothing"),
-            (NEW, ") and queue_seq is null order by run_id, position on conflict do nothing"),
+            (BACK, " and queue_seq is not null order by queue_seq on conflict do nothing"),
+            (NEW, " and queue_seq is null order by run_id, position on conflict do nothing"),
         ] {
             on!(tx, Db, c => {
                 let mut q = QueryBuilder::<Db>::new(text);
-                q.push_bind(now.0).push(") from job where id in (");
-                push_ids!(q, ids);
-                q.push(end);
-                q.build().persistent(false).execute(c).await.map(drop)
+                q.push_bind(now.0).push(") from job where id").push_in(ids).push(end);
+                q.done().execute(c).await.map(drop)
             })
             .during("queue jobs")?;
         }
@@ -63,15 +60,13 @@ pub(crate) async fn announce(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
-    for ids in portions(&ids, 1) {
+    for ids in portions(&ids) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new(
                 "insert into outbox (org, run_id, state, next_at, tries, created_at) \
                 select org, id, state, ");
-            q.push_bind(now.0).push(", 0, ").push_bind(now.0).push(" from run where id in (");
-            push_ids!(q, ids);
-            q.push(")");
-            q.build().persistent(false).execute(c).await.map(drop)
+            q.push_bind(now.0).push(", 0, ").push_bind(now.0).push(" from run where id").push_in(ids);
+            q.done().execute(c).await.map(drop)
         })
         .during("note runs for the outbox")?;
     }

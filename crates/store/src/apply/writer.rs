@@ -1,10 +1,9 @@
 //! Group commit without a timer: a writer commits what queued up during its last commit.
 
-use std::{hash::Hasher, sync::Arc};
+use std::sync::Arc;
 
 use shuntyard_core::apply::{Answer, Fact, Subject};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use uuid::Uuid;
 
 use super::batch::{self, BATCH_MAX, Batch};
 use crate::{
@@ -13,8 +12,8 @@ use crate::{
     store::Inner,
 };
 
-/// Writers with PostgreSQL. Facts are spread over them by job, so those about one job keep their
-/// order; two writers that meet in one run follow one another at its lock.
+/// Writers with PostgreSQL. Facts are spread over them by run: those about one job keep their order,
+/// and no writer waits for another one's lock.
 pub(crate) const PG_WRITERS: usize = 4;
 /// Facts and chunks that may wait for one writer; more wait with their senders.
 const QUEUE_CAPACITY: usize = 2 * BATCH_MAX;
@@ -67,9 +66,9 @@ impl Handles {
         };
         let (reply, answer) = oneshot::channel();
         let queue = self.queue(match fact.subject() {
-            Subject::Attempt(id) => id.job.uuid(),
-            Subject::Job(job) => job.uuid(),
-            Subject::Run(run) => run.uuid(),
+            Subject::Attempt(id) => id.job.spread(),
+            Subject::Job(job) => job.spread(),
+            Subject::Run(run) => run.spread(),
         });
         queue.send(Queued::Fact(fact, reply, permit)).await.map_err(|_| StoreError::Closed)?;
         Ok(Pending(answer))
@@ -86,7 +85,7 @@ impl Handles {
         }
         let permit = self.room_for(chunk.bytes.len()).await?;
         let (reply, answer) = oneshot::channel();
-        let queue = self.queue(chunk.id.job.uuid());
+        let queue = self.queue(chunk.id.job.spread());
         queue.send(Queued::Log(chunk, reply, permit)).await.map_err(|_| StoreError::Closed)?;
         Ok(Pending(answer))
     }
@@ -98,12 +97,8 @@ impl Handles {
         permit.map_err(|_| StoreError::Closed)
     }
 
-    fn queue(&self, id: Uuid) -> &mpsc::Sender<Queued> {
-        // The tail of a UUIDv7 is random; a hash spreads also those of simulations.
-        let mut hasher = std::hash::DefaultHasher::new();
-        hasher.write(id.as_bytes());
-        let count = self.queues.len() as u64;
-        &self.queues[usize::try_from(hasher.finish() % count).expect("an index of a list")]
+    fn queue(&self, spread: u8) -> &mpsc::Sender<Queued> {
+        &self.queues[usize::from(spread) % self.queues.len()]
     }
 }
 
@@ -158,13 +153,7 @@ impl Writer {
         &self,
         batch: Batch,
     ) -> (Result<Vec<Answer>, StoreError>, Result<Vec<LogAnswer>, StoreError>) {
-        match self.inner.now().await {
-            Ok(now) => batch::commit_apart(&self.inner, batch, now).await,
-            Err(error) => {
-                let reason = error.to_string();
-                (Err(error), Err(StoreError::Unavailable { reason }))
-            }
-        }
+        batch::commit_apart(&self.inner, batch, (self.inner.clock)()).await
     }
 }
 

@@ -16,7 +16,7 @@ use super::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, LogAnswer, LogAppend, segment::Pl
 use crate::{
     apply::portions,
     column::row,
-    db::{Tx, on},
+    db::{Lists, Tx, cells, on},
     error::{During, StoreError},
     store::Inner,
 };
@@ -147,15 +147,11 @@ async fn stream_ends(
     logs: &[LogAppend],
 ) -> Result<BTreeMap<(AttemptId, u32), u64>, StoreError> {
     let rows: Vec<StreamRow> = on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("select t.* from (");
-        q.push_values(logs, |mut row, log| {
-            row.push_bind(log.id.job.uuid())
-                .push_bind(i64::from(log.id.attempt))
-                .push_bind(i64::from(log.stream));
-        });
-        q.push(") as v cross join log_stream t where t.job_id = v.column1 \
+        let mut q = QueryBuilder::<Db>::new("select t.* from");
+        q.push_rows(logs, |log| cells![log.id.job, log.id.attempt, log.stream]);
+        q.push(" cross join log_stream t where t.job_id = v.column1 \
             and t.attempt = v.column2 and t.stream = v.column3");
-        q.build_query_as().persistent(false).fetch_all(c).await
+        q.done_as().fetch_all(c).await
     })
     .during("read where logs end")?;
     Ok(rows
@@ -197,23 +193,15 @@ pub(crate) const INSERT_SEGMENT: &str = "insert into segment (id, instance_id, c
     values ($1, $2, $3) on conflict (id) do nothing";
 
 async fn insert_chunks(tx: &mut Tx, pieces: &[Piece]) -> Result<(), StoreError> {
-    for pieces in portions(pieces, 9) {
+    for pieces in portions(pieces) {
         on!(tx, Db, c => {
             let mut q = QueryBuilder::<Db>::new("insert into log_chunk (job_id, attempt, stream, \
-                from_byte, len, body, segment_id, segment_from, marks) ");
-            q.push_values(pieces, |mut row, piece| {
+                from_byte, len, body, segment_id, segment_from, marks) select v.* from");
+            q.push_rows(pieces, |piece| {
                 let marks = serde_json::to_string(&piece.marks).expect("numbers are JSON");
-                row.push_bind(piece.id.job.uuid())
-                    .push_bind(i64::from(piece.id.attempt))
-                    .push_bind(i64::from(piece.stream))
-                    .push_bind(piece.from.cast_signed())
-                    .push_bind((piece.bytes.len() as u64).cast_signed())
-                    .push_bind(piece.inline.then(|| piece.bytes.clone()))
-                    .push_bind(piece.place.map(|place| place.segment.uuid()))
-                    .push_bind(piece.place.map(|place| place.from.cast_signed()))
-                    .push_bind(marks);
-            });
-            q.build().persistent(false).execute(c).await.map(drop)
+                cells![piece.id.job, piece.id.attempt, piece.stream, piece.from.cast_signed(), (piece.bytes.len() as u64).cast_signed(), piece.inline.then(|| piece.bytes.clone()), piece.place.map(|place| place.segment), piece.place.map(|place| place.from.cast_signed()), marks]});
+            q.push(" where v.column1 is not null");
+            q.done().execute(c).await.map(drop)
         })
         .during("write log chunks")?;
     }
@@ -224,17 +212,13 @@ async fn write_ends(tx: &mut Tx, ends: &BTreeMap<(AttemptId, u32), u64>) -> Resu
     if ends.is_empty() {
         return Ok(());
     }
+    let ends: Vec<_> = ends.iter().collect();
     on!(tx, Db, c => {
         let mut q = QueryBuilder::<Db>::new(
-            "insert into log_stream (job_id, attempt, stream, to_byte) ");
-        q.push_values(ends, |mut row, ((id, stream), to)| {
-            row.push_bind(id.job.uuid())
-                .push_bind(i64::from(id.attempt))
-                .push_bind(i64::from(*stream))
-                .push_bind(to.cast_signed());
-        });
-        q.push(" on conflict (job_id, attempt, stream) do update set to_byte = excluded.to_byte");
-        q.build().persistent(false).execute(c).await.map(drop)
+            "insert into log_stream (job_id, attempt, stream, to_byte) select v.* from");
+        q.push_rows(&ends, |((id, stream), to)| cells![id.job, id.attempt, *stream, to.cast_signed()]);
+        q.push(" where v.column1 is not null on conflict (job_id, attempt, stream) do update set to_byte = excluded.to_byte");
+        q.done().execute(c).await.map(drop)
     })
     .during("write where logs end")
 }
@@ -243,15 +227,12 @@ async fn write_sizes(tx: &mut Tx, sizes: &BTreeMap<AttemptId, u64>) -> Result<()
     if sizes.is_empty() {
         return Ok(());
     }
+    let sizes: Vec<_> = sizes.iter().collect();
     on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("update attempt set log_bytes = v.column3 from (");
-        q.push_values(sizes, |mut row, (id, bytes)| {
-            row.push_bind(id.job.uuid())
-                .push_bind(i64::from(id.attempt))
-                .push_bind(bytes.cast_signed());
-        });
-        q.push(") as v where attempt.job_id = v.column1 and attempt.attempt = v.column2");
-        q.build().persistent(false).execute(c).await.map(drop)
+        let mut q = QueryBuilder::<Db>::new("update attempt set log_bytes = v.column3 from");
+        q.push_rows(&sizes, |(id, bytes)| cells![id.job, id.attempt, bytes.cast_signed()]);
+        q.push(" where attempt.job_id = v.column1 and attempt.attempt = v.column2");
+        q.done().execute(c).await.map(drop)
     })
     .during("write the size of logs")
 }

@@ -226,8 +226,9 @@ impl World {
         };
         let mut runs = Vec::new();
         for (workflow, flow) in work {
+            let run = RunId::mint(now, self.rng.bytes());
             let jobs = flow.jobs.into_iter().map(|job| NewJob {
-                id: JobId::mint(now, self.rng.bytes()),
+                id: JobId::mint_in(run, now, self.rng.bytes()),
                 name: job.name,
                 title: job.title,
                 matrix: None,
@@ -241,7 +242,7 @@ impl World {
             });
             let jobs: Vec<NewJob> = jobs.collect();
             runs.push(NewRun {
-                id: RunId::mint(now, self.rng.bytes()),
+                id: run,
                 workflow: workflow.clone(),
                 file: format!("{workflow}.ts"),
                 plan_key: None,
