@@ -87,6 +87,18 @@ macro_rules! on {
     }};
 }
 
+/// The same for one statement that writes and is a transaction of its own.
+macro_rules! alone {
+    ($db:expr, $c:ident => $body:expr) => {{
+        #[cfg(test)]
+        $crate::db::gate::pass().await;
+        match $db {
+            $crate::db::Db::Lite { write: $c, .. } => $body,
+            $crate::db::Db::Pg($c) => $body,
+        }
+    }};
+}
+
 /// The same for reads outside a transaction.
 macro_rules! read {
     ($db:expr, $kind:ident, $c:ident => $body:expr) => {
@@ -126,7 +138,7 @@ macro_rules! again {
 }
 
 pub(crate) use list::{Lists, cells};
-pub(crate) use {again, on, read};
+pub(crate) use {again, alone, on, read};
 
 impl Db {
     pub(crate) async fn open(database: &Database) -> Result<Self, StoreError> {

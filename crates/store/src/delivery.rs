@@ -9,7 +9,7 @@ use shuntyard_protocol::{DeliveryId, EventId, InstanceId, SourceId, Timestamp};
 use crate::{
     Store,
     column::row,
-    db::{Tx, again, clean, on, read},
+    db::{Tx, again, alone, clean, on, read},
     error::{During, StoreError},
     page::{Cursor, Page, fetch},
     store::Change,
@@ -84,6 +84,25 @@ row! {
 pub(crate) const INSERT: &str = "insert into delivery (id, org, source_id, delivery_key, \
     body_digest, kind, headers, body, state, next_at, tries, created_at) \
     values ($1, $2, $3, $4, $5, $6, $7, $8, 'pending', $9, 0, $9) on conflict do nothing";
+/// How many rows were inserted: one, or none because the same was there.
+macro_rules! insert {
+    ($c:ident, $new:ident, $now:ident) => {
+        sqlx::query(INSERT)
+            .bind($new.id.uuid())
+            .bind(&$new.org)
+            .bind($new.source.uuid())
+            .bind(&$new.delivery_key)
+            .bind($new.body_digest.map(|digest| digest.to_vec()))
+            .bind(&$new.kind)
+            .bind($new.headers.to_string())
+            .bind(&$new.body)
+            .bind($now.0)
+            .execute($c)
+            .await
+            .map(|done| done.rows_affected())
+    };
+}
+
 pub(crate) const SAME: &str = "select id from delivery where source_id = $1 \
     and (delivery_key = $2 or body_digest = $3) order by created_at desc limit 1";
 /// A replay that is old enough is a delivery of its own.
@@ -117,11 +136,21 @@ impl Store {
         new: &NewDelivery,
         now: Timestamp,
     ) -> Result<Inserted, StoreError> {
-        let inserted = again!(self.insert_delivery_once(new, now))?;
+        let inserted = if again!(self.insert_new(new, now))? {
+            Inserted::New
+        } else {
+            again!(self.insert_delivery_once(new, now))?
+        };
         if inserted == Inserted::New {
             self.announce(Change { deliveries: true, ..Change::default() });
         }
         Ok(inserted)
+    }
+
+    /// Whether nothing was in the way, as it nearly always is: that takes one statement.
+    async fn insert_new(&self, new: &NewDelivery, now: Timestamp) -> Result<bool, StoreError> {
+        let rows = alone!(&self.inner.db, c => insert!(c, new, now)).during("store a delivery")?;
+        Ok(rows == 1)
     }
 
     async fn insert_delivery_once(
@@ -138,11 +167,7 @@ impl Store {
                 .bind(old.0).execute(c).await.map(drop))
             .during(during)?;
         }
-        let rows = on!(&mut tx, Db, c => sqlx::query(INSERT)
-            .bind(new.id.uuid()).bind(&new.org).bind(new.source.uuid()).bind(&new.delivery_key)
-            .bind(&digest).bind(&new.kind).bind(new.headers.to_string()).bind(&new.body).bind(now.0)
-            .execute(c).await.map(|done| done.rows_affected()))
-        .during(during)?;
+        let rows = on!(&mut tx, Db, c => insert!(c, new, now)).during(during)?;
         if rows == 1 {
             tx.commit().await?;
             return Ok(Inserted::New);
