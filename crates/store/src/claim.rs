@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 use shuntyard_protocol::{
     AgentId, InstanceId, JobId, RunId, Timestamp, agent::AttemptId, plan::RunsOn,
 };
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use crate::{
     Store,
     apply::portions,
     column::row,
-    db::{Lists, Lock, Tx, again, cells, on, read},
+    db::{Lock, Statement, Tx, again, cells, on, read},
     error::{During, StoreError},
     store::Change,
 };
@@ -155,7 +154,7 @@ async fn take(
     let heads = i64::from(limit) * if tx.is_pg() { CLAIMS_AT_ONCE } else { 1 };
     on!(tx, Db, c => {
         // Within a class the older one goes first, so a claim looks only at the heads.
-        let mut q = QueryBuilder::<Db>::new("with heads as (select q.seq, q.org, q.queued_at, \
+        let mut q = Statement::<Db>::new("with heads as (select q.seq, q.org, q.queued_at, \
             c.priority from label_class c join queue q on q.class = c.id where c.id");
         q.push_in(classes).push(" and q.seq <= coalesce((select h.seq from queue h where h.class = c.id \
             order by h.seq limit 1 offset ");
@@ -181,7 +180,7 @@ async fn take(
 async fn dequeue(tx: &mut Tx, taken: &[Taken]) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = taken.iter().map(|row| row.job_id.uuid()).collect();
     on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("delete from queue where job_id");
+        let mut q = Statement::<Db>::new("delete from queue where job_id");
         q.push_in(&ids);
         q.done().execute(c).await.map(drop)
     })
@@ -190,7 +189,7 @@ async fn dequeue(tx: &mut Tx, taken: &[Taken]) -> Result<(), StoreError> {
 
 async fn offer(tx: &mut Tx, taken: &[Taken]) -> Result<(), StoreError> {
     on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new(
+        let mut q = Statement::<Db>::new(
             "update job set state = 'offered', queue_seq = v.column2 from");
         q.push_rows(taken, |taken| cells![taken.job_id, taken.seq]);
         q.push(" where job.id = v.column1");
@@ -208,7 +207,7 @@ async fn insert_attempts(
 ) -> Result<(), StoreError> {
     for taken in portions(taken) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("insert into attempt (job_id, attempt, try_no, \
+            let mut q = Statement::<Db>::new("insert into attempt (job_id, attempt, try_no, \
                 org, \
                 deadline, owner_instance, created_at, state, seq, log_bytes, owner_epoch) \
                 select v.*, 'offered', 0, 0, 0 from");

@@ -15,7 +15,7 @@ use crate::{
 
 #[cfg(test)]
 pub(crate) mod gate;
-pub(crate) mod list;
+pub(crate) mod statement;
 
 /// The level of reading that this build understands; a database names the lowest that it needs.
 const READER: i64 = 1;
@@ -137,7 +137,7 @@ macro_rules! again {
     }};
 }
 
-pub(crate) use list::{Lists, cells};
+pub(crate) use statement::{Statement, cells};
 pub(crate) use {again, alone, on, read};
 
 impl Db {

@@ -10,14 +10,13 @@ use shuntyard_core::{
     gate::{Gate, GateId, Member, Place, SHARED_PREFIX, Ticket, superseded},
 };
 use shuntyard_protocol::{JobId, RunId, SourceId, Timestamp, plan::Concurrency};
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use crate::{
     Change, Store,
     apply::{batch, load, portions, save, save_gates},
     column::row,
-    db::{Lists, Lock, Tx, again, on, read},
+    db::{Lock, Statement, Tx, again, on, read},
     error::{During, StoreError},
 };
 
@@ -173,7 +172,7 @@ pub(crate) async fn lock(
     let lock = tx.lock(Lock::Gates);
     for ids in portions(&ids) {
         let rows: Vec<GateRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select id, slots from gate where id");
+            let mut q = Statement::<Db>::new("select id, slots from gate where id");
             q.push_in(ids).push(" order by id").push(lock);
             q.done_as().fetch_all(c).await
         })
@@ -181,7 +180,7 @@ pub(crate) async fn lock(
         locked
             .extend(rows.iter().map(|row| (row.id, Gate { slots: row.slots, ..Gate::default() })));
         let counts: Vec<Count> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(
+            let mut q = Statement::<Db>::new(
                 "select gate_id, holding, count(*) as n from gate_place where gate_id");
             q.push_in(ids).push(" group by gate_id, holding");
             q.done_as().fetch_all(c).await
@@ -269,7 +268,7 @@ async fn admit(
     for seqs in portions(&gone) {
         on!(tx, Db, c => {
             let mut q =
-                QueryBuilder::<Db>::new("update gate_place set holding = true where seq");
+                Statement::<Db>::new("update gate_place set holding = true where seq");
             q.push_in(seqs);
             q.done().execute(c).await.map(drop)
         })

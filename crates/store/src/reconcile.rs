@@ -7,12 +7,11 @@ use shuntyard_protocol::{
     AgentId, InstanceId, JobId,
     agent::{AttemptId, Verdict},
 };
-use sqlx::QueryBuilder;
 
 use crate::{
     Store,
     column::row,
-    db::{Lists, Lock, Tx, again, cells, on, read},
+    db::{Lock, Statement, Tx, again, cells, on, read},
     error::{During, StoreError},
 };
 
@@ -159,7 +158,7 @@ async fn held_rows(
 ) -> Result<BTreeMap<AttemptId, HeldRow>, StoreError> {
     let lock = tx.lock(Lock::Held);
     let rows: Vec<HeldRow> = on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("select a.job_id, a.attempt, j.attempt as current, \
+        let mut q = Statement::<Db>::new("select a.job_id, a.attempt, j.attempt as current, \
             j.state as job_state, a.agent_id, a.key_hash, a.seq from");
         q.push_rows(held, |held| cells![held.id.job, held.id.attempt]);
         q.push(" cross join attempt a join job j on j.id = a.job_id \
@@ -176,7 +175,7 @@ async fn log_ends(
     held: &[HeldAttempt],
 ) -> Result<BTreeMap<AttemptId, BTreeMap<u32, u64>>, StoreError> {
     let rows: Vec<StreamRow> = on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("select t.* from");
+        let mut q = Statement::<Db>::new("select t.* from");
         q.push_rows(held, |held| cells![held.id.job, held.id.attempt]);
         q.push(" cross join log_stream t where t.job_id = v.column1 \
             and t.attempt = v.column2");
@@ -196,7 +195,7 @@ async fn own(tx: &mut Tx, kept: &[AttemptId], instance: InstanceId) -> Result<()
         return Ok(());
     }
     on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("update attempt set owner_instance = ");
+        let mut q = Statement::<Db>::new("update attempt set owner_instance = ");
         q.push_bind(instance.uuid());
         q.push(", owner_epoch = owner_epoch + 1 from");
         q.push_rows(kept, |id| cells![id.job, id.attempt]);

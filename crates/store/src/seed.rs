@@ -8,11 +8,10 @@ use shuntyard_core::{
     state::{JobState, OutcomeSet, RunState},
 };
 use shuntyard_protocol::{EventId, JobId, Outcome, RunId, SourceId, Timestamp};
-use sqlx::QueryBuilder;
 
 use crate::{
     apply::{portions, save_gates, save_queue},
-    db::{Lists, Tx, cells, on},
+    db::{Statement, Tx, cells, on},
     error::{During, StoreError},
 };
 
@@ -96,12 +95,12 @@ pub(crate) async fn insert(
     insert_groups(tx, &run, &open).await?;
     insert_edges(tx, &run).await?;
     insert_places(tx, &run, held, &starts, now).await?;
-    let ready: BTreeSet<JobId> = run
+    let ready: BTreeMap<JobId, u32> = run
         .jobs
         .iter()
         .zip(&starts)
         .filter(|(_, start)| start.state == JobState::Queued)
-        .map(|(job, _)| job.id)
+        .map(|(job, _)| (job.id, 0))
         .collect();
     save_queue::enqueue(tx, &ready, now).await?;
     save_queue::announce(tx, &BTreeSet::from([run.id]), now).await
@@ -277,7 +276,7 @@ async fn insert_jobs(
     let rows: Vec<_> = run.jobs.iter().zip(starts).zip(0_i64..).collect();
     for rows in portions(&rows) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("insert into job (id, run_id, org, position, \
+            let mut q = Statement::<Db>::new("insert into job (id, run_id, org, position, \
                 name, title, matrix, spec, class, priority, retry_max, retry_on, \
                 continue_on_error, state, waiting_for, carried_from, created_at, queued_at, \
                 ended_at, reason, gate_id, gate_cancels, attempt, try_no, abandoned, refused) \
@@ -334,7 +333,7 @@ async fn insert_groups(
     let rows: Vec<_> = open.iter().collect();
     for rows in portions(&rows) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(
+            let mut q = Statement::<Db>::new(
                 "insert into job_group (run_id, name, open_jobs, outcome) select v.* from");
             q.push_rows(rows, |(name, open)| {
                 let carried = run.jobs.iter().filter(|job| job.name == **name);
@@ -360,7 +359,7 @@ async fn insert_edges(tx: &mut Tx, run: &RunSeed) -> Result<(), StoreError> {
         .collect();
     for rows in portions(&rows) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(
+            let mut q = Statement::<Db>::new(
                 "insert into edge (run_id, upstream, job_id, accepts) select v.* from");
             q.push_rows(rows, |(name, job, when)| cells![run.id, *name, *job, **when]);
             q.push(" where v.column1 is not null");

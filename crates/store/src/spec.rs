@@ -8,13 +8,12 @@ use std::{
 use serde_json::Value;
 use shuntyard_core::state::JobState;
 use shuntyard_protocol::{JobId, Outcome, agent::End};
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use crate::{
     Store,
     column::row,
-    db::{Lists, read},
+    db::{Statement, read},
     error::{During, StoreError},
     run::{EventInfo, JobInfo, RUNS_BY_ID, RunInfo},
     source::Source,
@@ -86,7 +85,7 @@ macro_rules! by_ids {
             Ok(Vec::new())
         } else {
             read!(&$store.inner.db, Kind, c => {
-                let mut q = QueryBuilder::<Kind>::new($text);
+                let mut q = Statement::<Kind>::new($text);
                 q.push_in(&ids)$(.push($rest))?;
                 q.done_as().fetch_all(c).await
             })

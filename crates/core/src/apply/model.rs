@@ -254,8 +254,9 @@ pub struct Touched {
     pub attempts: BTreeSet<AttemptId>,
     pub steps: BTreeSet<(AttemptId, u32)>,
     pub groups: BTreeSet<GroupKey>,
-    /// Jobs that need a queue row now.
-    pub enqueue: BTreeSet<JobId>,
+    /// Jobs that need a queue row now, with the fact of the batch that put each there: the queue has them
+    /// in that order.
+    pub enqueue: BTreeMap<JobId, u32>,
     /// Jobs whose queue row must go.
     pub dequeue: BTreeSet<JobId>,
     /// Attempts that ended: steps that still run end with this outcome.

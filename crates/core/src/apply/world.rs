@@ -17,11 +17,16 @@ pub(super) struct World {
     pub(super) now: Timestamp,
     /// Whether a touched job was queued before the batch.
     was_queued: BTreeMap<JobId, bool>,
+    /// Facts so far.
+    facts: u32,
+    /// Which of them put a job into the queue.
+    queued_by: BTreeMap<JobId, u32>,
 }
 
 impl World {
     pub(super) fn new(loaded: Loaded, now: Timestamp) -> Self {
-        Self { loaded, touched: Touched::default(), now, was_queued: BTreeMap::new() }
+        let (was_queued, queued_by) = (BTreeMap::new(), BTreeMap::new());
+        Self { loaded, touched: Touched::default(), now, was_queued, facts: 0, queued_by }
     }
 
     /// The state after the batch, and what is to be written.
@@ -29,16 +34,21 @@ impl World {
         for (id, was) in self.was_queued {
             let is = self.loaded.jobs.get(&id).is_some_and(|job| job.state == JobState::Queued);
             match (was, is) {
-                (false, true) => self.touched.enqueue.insert(id),
-                (true, false) => self.touched.dequeue.insert(id),
-                (true, true) | (false, false) => false,
-            };
+                (false, true) => {
+                    self.touched.enqueue.insert(id, self.queued_by[&id]);
+                }
+                (true, false) => {
+                    self.touched.dequeue.insert(id);
+                }
+                (true, true) | (false, false) => {}
+            }
         }
         (self.loaded, self.touched)
     }
 
     /// Applies one fact, or changes nothing.
     pub(super) fn apply(&mut self, fact: &Fact) -> Result<Answer, Stop> {
+        self.facts += 1;
         match fact {
             Fact::Reserved { id, agent, start_by } => self.reserved(*id, *agent, *start_by),
             Fact::Refused { id, agent, reason } => self.refused(*id, *agent, reason),
@@ -100,6 +110,9 @@ impl World {
         let (from, run, tolerant) = (job.state, job.run, job.continue_on_error);
         from.to(to)?;
         self.was_queued.entry(id).or_insert(from == JobState::Queued);
+        if to == JobState::Queued {
+            self.queued_by.insert(id, self.facts);
+        }
         self.job_mut(id).state = to;
         let counts = &mut self.run_mut(run).counts;
         *counts.slot(from, tolerant) -= 1;

@@ -17,16 +17,15 @@ use shuntyard_protocol::{
     JobId, RunId,
     agent::{AttemptFact, AttemptId},
 };
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use super::{
-    portions,
+    ROWS_MAX, portions,
     rows::{AttemptRow, EdgeRow, GroupRow, JobRow, RunRow, SELECT_JOBS, SELECT_RUNS, StepRow},
 };
 use crate::{
     column::row,
-    db::{Lists, Lock, Tx, cells, on},
+    db::{Lock, Statement, Tx, cells, on},
     error::{During, StoreError},
     gate,
 };
@@ -97,6 +96,15 @@ impl Scope {
     }
 }
 
+// Conditions, before and after the ids that they take.
+const BY_ID: (&str, &str) = ("id", "");
+/// A job's run never changes.
+const RUNS_OF_JOBS: (&str, &str) = ("id in (select run_id from job where id", ")");
+const OPEN_OF_RUNS: (&str, &str) = (
+    "run_id",
+    " and state in ('blocked', 'held', 'queued', 'offered', 'starting', 'running', 'recovering')",
+);
+
 /// Loads and locks everything in `scope`; `logged` are attempts whose logs grow. Also returns how
 /// many log bytes each loaded attempt has.
 pub(crate) async fn load(
@@ -105,13 +113,16 @@ pub(crate) async fn load(
     logged: &BTreeSet<AttemptId>,
 ) -> Result<(Loaded, BTreeMap<AttemptId, u64>), StoreError> {
     let mut loaded = Loaded::default();
-    if scope.may_ready || !scope.whole_runs.is_empty() {
+    let jobs = scope.jobs.iter().map(|job| job.uuid());
+    // The order of the locks is that of the runs' ids only within one portion of jobs.
+    if scope.may_ready || !scope.whole_runs.is_empty() || scope.jobs.len() > ROWS_MAX {
         lock_gates_and_runs(tx, scope, &mut loaded).await?;
     } else {
-        lock_runs_of(tx, &scope.jobs, &mut loaded).await?;
+        lock_runs(tx, RUNS_OF_JOBS, jobs.clone(), &mut loaded).await?;
     }
-    lock_jobs(tx, &scope.jobs, &mut loaded).await?;
-    lock_open_jobs(tx, &scope.whole_runs, &mut loaded).await?;
+    lock_jobs(tx, BY_ID, jobs, &mut loaded).await?;
+    let whole_runs = scope.whole_runs.iter().map(|run| run.uuid());
+    lock_jobs(tx, OPEN_OF_RUNS, whole_runs, &mut loaded).await?;
     let mut attempts: BTreeSet<AttemptId> = scope.attempts.union(logged).copied().collect();
     attempts.extend(loaded.jobs.iter().map(|(&job, row)| AttemptId { job, attempt: row.attempt }));
     let log_bytes = lock_attempts(tx, &attempts, &mut loaded).await?;
@@ -139,7 +150,7 @@ async fn lock_gates_and_runs(
         let ahead = gates_ahead(tx, &gated).await?;
         loaded.gates = gate::lock(tx, &ahead).await?;
     }
-    lock_runs(tx, &runs, loaded).await
+    lock_runs(tx, BY_ID, runs.iter().map(|run| run.uuid()), loaded).await
 }
 
 /// Loads everything behind `groups`, however far: a cascade of skips runs through it.
@@ -149,7 +160,7 @@ pub(crate) async fn load_behind(
     loaded: &mut Loaded,
 ) -> Result<(), StoreError> {
     let rows: Vec<EdgeRow> = on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("with recursive behind (run_id, name) as (select v.* from");
+        let mut q = Statement::<Db>::new("with recursive behind (run_id, name) as (select v.* from");
         q.push_rows(groups, |(run, name)| cells![*run, name]);
         q.push(" union select j.run_id, j.name from behind b \
             join edge e on e.run_id = b.run_id and e.upstream = b.name \
@@ -184,7 +195,7 @@ async fn runs_of(tx: &mut Tx, jobs: &BTreeSet<JobId>) -> Result<Vec<RunOf>, Stor
     let mut runs = Vec::new();
     for ids in portions(&ids) {
         let found: Vec<RunOf> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select distinct r.id, r.gated from job j \
+            let mut q = Statement::<Db>::new("select distinct r.id, r.gated from job j \
                 join run r on r.id = j.run_id where j.id");
             q.push_in(ids);
             q.done_as().fetch_all(c).await
@@ -200,30 +211,30 @@ async fn gates_ahead(tx: &mut Tx, runs: &BTreeSet<RunId>) -> Result<BTreeSet<Gat
     let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
     let mut gates = BTreeSet::new();
     for ids in portions(&ids) {
-        let found: Vec<GateId> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select distinct gate_id from job \
+        let found: Vec<(GateId,)> = on!(tx, Db, c => {
+            let mut q = Statement::<Db>::new("select distinct gate_id from job \
                 where gate_id is not null and state = 'blocked' and run_id");
             q.push_in(ids);
-            q.build_query_scalar().fetch_all(c).await
+            q.done_as().fetch_all(c).await
         })
         .during("find the gates of jobs")?;
-        gates.extend(found);
+        gates.extend(found.into_iter().map(|(gate,)| gate));
     }
     Ok(gates)
 }
 
+/// Runs whose ids stand between `before` and `after` in the condition, in the order of their ids.
 async fn lock_runs(
     tx: &mut Tx,
-    runs: &BTreeSet<RunId>,
+    (before, after): (&str, &str),
+    ids: impl Iterator<Item = Uuid>,
     loaded: &mut Loaded,
 ) -> Result<(), StoreError> {
-    let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
     let lock = tx.lock(Lock::Runs);
-    for ids in portions(&ids) {
+    for ids in portions(&ids.collect::<Vec<_>>()) {
         let rows: Vec<RunRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(SELECT_RUNS);
-            q.push("id");
-            q.push_in(ids).push(" order by id").push(lock);
+            let mut q = Statement::<Db>::new(SELECT_RUNS);
+            q.push(before).push_in(ids).push(after).push(" order by id").push(lock);
             q.done_as().fetch_all(c).await
         })
         .during("lock runs")?;
@@ -232,63 +243,21 @@ async fn lock_runs(
     Ok(())
 }
 
-/// The runs of jobs that lead to no gate. A job's run never changes.
-async fn lock_runs_of(
-    tx: &mut Tx,
-    jobs: &BTreeSet<JobId>,
-    loaded: &mut Loaded,
-) -> Result<(), StoreError> {
-    let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
-    let lock = tx.lock(Lock::Runs);
-    for ids in portions(&ids) {
-        let rows: Vec<RunRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(SELECT_RUNS);
-            q.push("id in (select run_id from job where id");
-            q.push_in(ids).push(") order by id").push(lock);
-            q.done_as().fetch_all(c).await
-        })
-        .during("lock the runs of jobs")?;
-        loaded.runs.extend(rows.into_iter().map(|row| (row.id, row.model())));
-    }
-    Ok(())
-}
-
+/// The same for jobs.
 async fn lock_jobs(
     tx: &mut Tx,
-    jobs: &BTreeSet<JobId>,
+    (before, after): (&str, &str),
+    ids: impl Iterator<Item = Uuid>,
     loaded: &mut Loaded,
 ) -> Result<(), StoreError> {
-    let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
     let lock = tx.lock(Lock::Jobs);
-    for ids in portions(&ids) {
+    for ids in portions(&ids.collect::<Vec<_>>()) {
         let rows: Vec<JobRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(SELECT_JOBS);
-            q.push("id");
-            q.push_in(ids).push(" order by id").push(lock);
+            let mut q = Statement::<Db>::new(SELECT_JOBS);
+            q.push(before).push_in(ids).push(after).push(" order by id").push(lock);
             q.done_as().fetch_all(c).await
         })
         .during("lock jobs")?;
-        loaded.jobs.extend(rows.into_iter().map(|row| (row.id, row.model())));
-    }
-    Ok(())
-}
-
-async fn lock_open_jobs(
-    tx: &mut Tx,
-    runs: &BTreeSet<RunId>,
-    loaded: &mut Loaded,
-) -> Result<(), StoreError> {
-    let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
-    let lock = tx.lock(Lock::Jobs);
-    for ids in portions(&ids) {
-        let rows: Vec<JobRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(SELECT_JOBS);
-            q.push("run_id");
-            q.push_in(ids).push(" and state in ('blocked', 'held', 'queued', 'offered', 'starting', \
-                'running', 'recovering') order by id").push(lock);
-            q.done_as().fetch_all(c).await
-        })
-        .during("lock a run's jobs")?;
         loaded.jobs.extend(rows.into_iter().map(|row| (row.id, row.model())));
     }
     Ok(())
@@ -304,7 +273,7 @@ async fn lock_attempts(
     let mut log_bytes = BTreeMap::new();
     for ids in portions(&ids) {
         let rows: Vec<AttemptRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select t.* from");
+            let mut q = Statement::<Db>::new("select t.* from");
             q.push_rows(ids, |id| cells![id.job, id.attempt]);
             q.push(" cross join attempt t where t.job_id = v.column1 \
                 and t.attempt = v.column2 order by t.job_id, t.attempt").push(lock);
@@ -328,7 +297,7 @@ async fn load_steps(
     let ids: Vec<_> = steps.iter().copied().collect();
     for ids in portions(&ids) {
         let rows: Vec<StepRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select t.* from");
+            let mut q = Statement::<Db>::new("select t.* from");
             q.push_rows(ids, |(id, step)| cells![id.job, id.attempt, *step]);
             q.push(" cross join step t where t.job_id = v.column1 \
                 and t.attempt = v.column2 and t.idx = v.column3");
@@ -351,7 +320,7 @@ async fn load_edges(
     let keys: Vec<_> = groups.iter().collect();
     for keys in portions(&keys) {
         let rows: Vec<EdgeRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select t.* from");
+            let mut q = Statement::<Db>::new("select t.* from");
             q.push_rows(keys, |(run, name)| cells![*run, name]);
             q.push(" cross join edge t where t.run_id = v.column1 \
                 and t.upstream = v.column2");
@@ -387,7 +356,7 @@ async fn load_ends_of_edges(tx: &mut Tx, loaded: &mut Loaded) -> Result<(), Stor
         .map(|edge| edge.to)
         .filter(|job| !loaded.jobs.contains_key(job))
         .collect();
-    lock_jobs(tx, &jobs, loaded).await?;
+    lock_jobs(tx, BY_ID, jobs.iter().map(|job| job.uuid()), loaded).await?;
     let keys: BTreeSet<GroupKey> = loaded
         .jobs
         .values()
@@ -397,7 +366,7 @@ async fn load_ends_of_edges(tx: &mut Tx, loaded: &mut Loaded) -> Result<(), Stor
     let keys: Vec<_> = keys.into_iter().collect();
     for keys in portions(&keys) {
         let rows: Vec<GroupRow> = on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("select t.* from");
+            let mut q = Statement::<Db>::new("select t.* from");
             q.push_rows(keys, |(run, name)| cells![*run, name]);
             q.push(" cross join job_group t where t.run_id = v.column1 \
                 and t.name = v.column2");

@@ -2,11 +2,10 @@
 
 use shuntyard_core::apply::{Decision, Loaded, Touched};
 use shuntyard_protocol::{AgentId, RunId, Timestamp};
-use sqlx::QueryBuilder;
 
 use super::{portions, save_gates, save_queue};
 use crate::{
-    db::{Lists, Tx, cells, clean, on},
+    db::{Statement, Tx, cells, clean, on},
     error::{During, StoreError},
 };
 
@@ -44,7 +43,7 @@ async fn save_runs(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<()
     let runs = revised(loaded, touched);
     for runs in portions(&runs) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("update run set revision = revision + 1, \
+            let mut q = Statement::<Db>::new("update run set revision = revision + 1, \
                 state = v.column2, cancel_force = v.column3, cancel_reason = v.column4, \
                 cancel_by = v.column5, n_waiting = v.column6, n_running = v.column7, \
                 n_success = v.column8, n_failed = v.column9, n_timed_out = v.column10, \
@@ -66,7 +65,7 @@ async fn save_jobs(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<()
     let jobs: Vec<_> = touched.jobs.iter().copied().collect();
     for jobs in portions(&jobs) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("update job set state = v.column2, \
+            let mut q = Statement::<Db>::new("update job set state = v.column2, \
                 reason = v.column3, attempt = v.column4, try_no = v.column5, \
                 abandoned = v.column6, waiting_for = v.column7, refused = v.column8, \
                 cancel_force = v.column9, cancel_reason = v.column10, cancel_by = v.column11, \
@@ -88,7 +87,7 @@ async fn save_groups(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<
     let groups: Vec<_> = touched.groups.iter().collect();
     for groups in portions(&groups) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("update job_group set open_jobs = v.column3, \
+            let mut q = Statement::<Db>::new("update job_group set open_jobs = v.column3, \
                 outcome = v.column4 from");
             q.push_rows(groups, |&key| {
                 let group = &loaded.groups[key];
@@ -105,7 +104,7 @@ async fn save_attempts(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Resul
     let attempts: Vec<_> = touched.attempts.iter().copied().collect();
     for attempts in portions(&attempts) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("update attempt set state = v.column3, \
+            let mut q = Statement::<Db>::new("update attempt set state = v.column3, \
                 agent_id = v.column4, key_hash = v.column5, deadline = v.column6, \
                 release_at = v.column7, renewed_at = v.column8, seq = v.column9, \
                 reason = v.column10, late = v.column11, end_json = v.column12, \
@@ -125,7 +124,7 @@ async fn save_steps(tx: &mut Tx, loaded: &Loaded, touched: &Touched) -> Result<(
     let steps: Vec<_> = touched.steps.iter().copied().collect();
     for steps in portions(&steps) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("insert into step (job_id, attempt, idx, state, \
+            let mut q = Statement::<Db>::new("insert into step (job_id, attempt, idx, state, \
                 started_at, ended_at, exit_code, error, outputs, tries) select v.* from");
             q.push_rows(steps, |key| {
                 let (id, step) = (key.0, &loaded.steps[key]);
@@ -146,7 +145,7 @@ async fn close_steps(tx: &mut Tx, touched: &Touched, now: Timestamp) -> Result<(
     let attempts: Vec<_> = touched.close_steps.iter().collect();
     for attempts in portions(&attempts) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("update step set state = v.column3, ended_at = ");
+            let mut q = Statement::<Db>::new("update step set state = v.column3, ended_at = ");
             q.push_bind(now.0).push(" from");
             q.push_rows(attempts, |(id, outcome)| cells![id.job, id.attempt, outcome.as_str()]);
             q.push(" where step.job_id = v.column1 and step.attempt = v.column2 \

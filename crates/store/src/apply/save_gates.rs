@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shuntyard_core::gate::{GateId, Place};
 use shuntyard_protocol::{JobId, Timestamp};
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use super::portions;
 use crate::{
-    db::{Lists, Tx, cells, on},
+    db::{Statement, Tx, cells, on},
     error::{During, StoreError},
 };
 
@@ -28,7 +27,7 @@ pub(crate) async fn leave(tx: &mut Tx, places: &BTreeSet<Place>) -> Result<(), S
     ] {
         for ids in portions(&ids) {
             on!(tx, Db, c => {
-                let mut q = QueryBuilder::<Db>::new(text);
+                let mut q = Statement::<Db>::new(text);
                 q.push_in(ids);
                 q.done().execute(c).await.map(drop)
             })
@@ -47,7 +46,7 @@ pub(crate) async fn enter(
     let jobs: Vec<_> = jobs.iter().collect();
     for jobs in portions(&jobs) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("insert into gate_place (gate_id, run_id, job_id, \
+            let mut q = Statement::<Db>::new("insert into gate_place (gate_id, run_id, job_id, \
                 holding, cancels, arrived_at, created_at) \
                 select j.gate_id, j.run_id, j.id, v.column2, j.gate_cancels, r.arrived_at, ");
             q.push_bind(now.0).push(" from");
@@ -69,7 +68,7 @@ pub(crate) async fn wake(
     let gates: Vec<GateId> = gates.iter().copied().collect();
     for gates in portions(&gates) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("insert into gate_wake (gate_id, created_at) select v.* from");
+            let mut q = Statement::<Db>::new("insert into gate_wake (gate_id, created_at) select v.* from");
             q.push_rows(gates, |gate| cells![*gate, now]).push(" where v.column1 is not null");
             q.done().execute(c).await.map(drop)
         })

@@ -1,14 +1,13 @@
 //! Queue and outbox rows, made from the rows that were written before.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shuntyard_protocol::{JobId, RunId, Timestamp};
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use super::portions;
 use crate::{
-    db::{Lists, Tx, on},
+    db::{Statement, Tx, cells, on},
     error::{During, StoreError},
 };
 
@@ -17,7 +16,7 @@ pub(crate) async fn dequeue(tx: &mut Tx, jobs: &BTreeSet<JobId>) -> Result<(), S
     let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
     for ids in portions(&ids) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("delete from queue where job_id");
+            let mut q = Statement::<Db>::new("delete from queue where job_id");
             q.push_in(ids);
             q.done().execute(c).await.map(drop)
         })
@@ -26,25 +25,33 @@ pub(crate) async fn dequeue(tx: &mut Tx, jobs: &BTreeSet<JobId>) -> Result<(), S
     Ok(())
 }
 
-/// Puts jobs into the queue: at its end in the order of their run, or where they were before.
+/// Puts jobs into the queue: where they were before, or at its end, in the order of the facts that put
+/// them there, and those of one fact in the order of their run.
 pub(crate) async fn enqueue(
     tx: &mut Tx,
-    jobs: &BTreeSet<JobId>,
+    jobs: &BTreeMap<JobId, u32>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    const BACK: &str = "insert into queue (seq, job_id, run_id, org, class, priority, queued_at) \
-        select queue_seq, id, run_id, org, class, priority, coalesce(queued_at, ";
-    const NEW: &str = "insert into queue (job_id, run_id, org, class, priority, queued_at) \
-        select id, run_id, org, class, priority, coalesce(queued_at, ";
-    let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
-    for ids in portions(&ids) {
-        for (text, end) in [
-            (BACK, " and queue_seq is not null order by queue_seq on conflict do nothing"),
-            (NEW, " and queue_seq is null order by run_id, position on conflict do nothing"),
-        ] {
+    const BACK: (&str, &str) = (
+        "insert into queue (seq, job_id, run_id, org, class, priority, queued_at) \
+        select j.queue_seq, j.id, j.run_id, j.org, j.class, j.priority, coalesce(j.queued_at, ",
+        "j.queue_seq is not null order by j.queue_seq",
+    );
+    const NEW: (&str, &str) = (
+        "insert into queue (job_id, run_id, org, class, priority, queued_at) \
+        select j.id, j.run_id, j.org, j.class, j.priority, coalesce(j.queued_at, ",
+        "j.queue_seq is null order by v.column2, j.run_id, j.position",
+    );
+    let mut jobs: Vec<_> = jobs.iter().collect();
+    jobs.sort_by_key(|(_, fact)| **fact);
+    for jobs in portions(&jobs) {
+        for (text, end) in [BACK, NEW] {
             on!(tx, Db, c => {
-                let mut q = QueryBuilder::<Db>::new(text);
-                q.push_bind(now.0).push(") from job where id").push_in(ids).push(end);
+                let mut q = Statement::<Db>::new(text);
+                q.push_bind(now.0).push(") from");
+                q.push_rows(jobs, |(job, fact)| cells![**job, **fact]);
+                q.push(" cross join job j where j.id = v.column1 and ").push(end);
+                q.push(" on conflict do nothing");
                 q.done().execute(c).await.map(drop)
             })
             .during("queue jobs")?;
@@ -62,7 +69,7 @@ pub(crate) async fn announce(
     let ids: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
     for ids in portions(&ids) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new(
+            let mut q = Statement::<Db>::new(
                 "insert into outbox (org, run_id, state, next_at, tries, created_at) \
                 select org, id, state, ");
             q.push_bind(now.0).push(", 0, ").push_bind(now.0).push(" from run where id").push_in(ids);

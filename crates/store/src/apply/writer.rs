@@ -190,7 +190,7 @@ mod tests {
     use std::task::{Context, Waker};
 
     use shuntyard_protocol::{
-        JobId, Timestamp,
+        JobId, RunId, Timestamp,
         agent::{AttemptFact, AttemptId, End},
     };
 
@@ -207,6 +207,29 @@ mod tests {
         };
         let id = AttemptId { job: JobId::mint(Timestamp(0), [0; 10]), attempt: 1 };
         Fact::Attempt { id, key_hash: [0; 32], seq: 1, fact: AttemptFact::Ended(end) }
+    }
+
+    #[tokio::test]
+    async fn whatever_touches_a_run_goes_to_one_writer() {
+        let (handles, queues) = Handles::new(PG_WRITERS);
+        for n in 0..u8::try_from(PG_WRITERS).unwrap() {
+            let run = RunId::mint(Timestamp(0), [n; 10]);
+            let id =
+                AttemptId { job: JobId::mint_in(run, Timestamp(1), [n + 100; 10]), attempt: 1 };
+            let (reason, by) = (String::new, String::new);
+            let job = id.job;
+            for fact in [
+                Fact::Lost { id, contained: true },
+                Fact::CancelJob { job, force: false, reason: reason(), by: by() },
+                Fact::CancelRun { run, force: false, reason: reason(), by: by() },
+            ] {
+                handles.enqueue(fact).await.unwrap();
+            }
+            let (bytes, key_hash) = (vec![b'x'], [0; 32]);
+            let chunk = LogAppend { id, key_hash, stream: 0, from: 0, bytes, marks: Vec::new() };
+            handles.enqueue_log(chunk).await.unwrap();
+        }
+        assert!(queues.iter().all(|queue| queue.len() == 4));
     }
 
     #[tokio::test]

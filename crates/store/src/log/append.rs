@@ -10,13 +10,12 @@ use shuntyard_protocol::{
     Timestamp,
     agent::{AttemptId, Mark},
 };
-use sqlx::QueryBuilder;
 
 use super::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, LogAnswer, LogAppend, segment::Place};
 use crate::{
     apply::portions,
     column::row,
-    db::{Lists, Tx, cells, on},
+    db::{Statement, Tx, cells, on},
     error::{During, StoreError},
     store::Inner,
 };
@@ -147,7 +146,7 @@ async fn stream_ends(
     logs: &[LogAppend],
 ) -> Result<BTreeMap<(AttemptId, u32), u64>, StoreError> {
     let rows: Vec<StreamRow> = on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("select t.* from");
+        let mut q = Statement::<Db>::new("select t.* from");
         q.push_rows(logs, |log| cells![log.id.job, log.id.attempt, log.stream]);
         q.push(" cross join log_stream t where t.job_id = v.column1 \
             and t.attempt = v.column2 and t.stream = v.column3");
@@ -195,7 +194,7 @@ pub(crate) const INSERT_SEGMENT: &str = "insert into segment (id, instance_id, c
 async fn insert_chunks(tx: &mut Tx, pieces: &[Piece]) -> Result<(), StoreError> {
     for pieces in portions(pieces) {
         on!(tx, Db, c => {
-            let mut q = QueryBuilder::<Db>::new("insert into log_chunk (job_id, attempt, stream, \
+            let mut q = Statement::<Db>::new("insert into log_chunk (job_id, attempt, stream, \
                 from_byte, len, body, segment_id, segment_from, marks) select v.* from");
             q.push_rows(pieces, |piece| {
                 let marks = serde_json::to_string(&piece.marks).expect("numbers are JSON");
@@ -214,7 +213,7 @@ async fn write_ends(tx: &mut Tx, ends: &BTreeMap<(AttemptId, u32), u64>) -> Resu
     }
     let ends: Vec<_> = ends.iter().collect();
     on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new(
+        let mut q = Statement::<Db>::new(
             "insert into log_stream (job_id, attempt, stream, to_byte) select v.* from");
         q.push_rows(&ends, |((id, stream), to)| cells![id.job, id.attempt, *stream, to.cast_signed()]);
         q.push(" where v.column1 is not null on conflict (job_id, attempt, stream) do update set to_byte = excluded.to_byte");
@@ -229,7 +228,7 @@ async fn write_sizes(tx: &mut Tx, sizes: &BTreeMap<AttemptId, u64>) -> Result<()
     }
     let sizes: Vec<_> = sizes.iter().collect();
     on!(tx, Db, c => {
-        let mut q = QueryBuilder::<Db>::new("update attempt set log_bytes = v.column3 from");
+        let mut q = Statement::<Db>::new("update attempt set log_bytes = v.column3 from");
         q.push_rows(&sizes, |(id, bytes)| cells![id.job, id.attempt, bytes.cast_signed()]);
         q.push(" where attempt.job_id = v.column1 and attempt.attempt = v.column2");
         q.done().execute(c).await.map(drop)

@@ -102,6 +102,21 @@ pub(super) async fn a_try_that_failed_is_made_again_at_the_end_of_the_queue(w: &
     assert_eq!((job.try_no, job.reason.as_deref()), (2, Some("try 1 ended: failed")));
 }
 
+pub(super) async fn what_one_batch_queues_stands_in_the_order_of_its_facts(w: &World) {
+    let retry = Retry { max_tries: 2, on: OutcomeSet::NONE.with(Outcome::Failed) };
+    let jobs = ["a", "b", "c"].map(|name| {
+        let mut job = w.new_job(name, &[]);
+        job.retry = retry;
+        job
+    });
+    w.create("default", jobs.into()).await;
+    let ids = w.start_all().await;
+    let facts = ["b", "c", "a"].map(|name| ended(ids[name], 1, Outcome::Failed));
+    w.store.apply(facts.into(), w.now()).await.unwrap();
+    let titles: Vec<_> = w.claim(5).await.into_iter().map(|claim| claim.title).collect();
+    assert_eq!(titles, ["b", "c", "a"]);
+}
+
 pub(super) async fn a_cancelled_run_ends_when_its_attempts_have(w: &World) {
     let run = w.run(&[("a", &[]), ("b", &[]), ("c", &["a"])]).await;
     let running = w.claim(1).await[0].id;

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use shuntyard_core::apply::{Decision, Fact, Loaded, decide};
+use shuntyard_core::apply::{Answer, Decision, Fact, Loaded, decide};
 use shuntyard_protocol::{
     DeliveryId, Outcome,
     agent::{AttemptFact, AttemptId},
@@ -10,7 +10,8 @@ use shuntyard_protocol::{
 use super::world::{World, end, ended, history};
 use crate::{
     NewDelivery, RunFilter, StoreError,
-    apply::{load, save},
+    apply::{ROWS_MAX, load, save},
+    claim::CLAIM_MAX,
     db::{Db, Tx},
     spec::IDS_MAX,
 };
@@ -177,10 +178,30 @@ pub(super) async fn two_upstreams_in_two_transactions_never_leave_the_third_bloc
             a.finish(loaded_a, w).await
         };
         let (b, a) = tokio::join!(second, first);
-        assert_eq!(a.touched.enqueue, BTreeSet::new());
-        assert_eq!(b.touched.enqueue, BTreeSet::from([run.jobs["c"]]));
+        assert!(a.touched.enqueue.is_empty());
+        assert_eq!(b.touched.enqueue, [(run.jobs["c"], 1)].into());
     }
     assert_eq!(w.states(run.id).await, "a success, b success, c queued");
+}
+
+pub(super) async fn a_run_may_have_more_than_rows_max_jobs(w: &World) {
+    let jobs = (0..=ROWS_MAX).map(|n| w.new_job(&format!("j{n}"), &[])).collect();
+    let run = w.create("default", jobs).await;
+    let mut claimed = w.claim(CLAIM_MAX).await;
+    claimed.extend(w.claim(CLAIM_MAX).await);
+    let names: Vec<_> = claimed.iter().map(|claim| claim.name.clone()).collect();
+    let wanted: Vec<_> = (0..=ROWS_MAX).map(|n| format!("j{n}")).collect();
+    assert_eq!(names, wanted);
+    let reserved = claimed.iter().map(|claim| w.reserved(claim.id)).collect();
+    let answers = w.store.apply(reserved, w.now()).await.unwrap();
+    assert!(answers.iter().all(|answer| *answer == Answer::Committed));
+    let cancel = Fact::CancelRun {
+        run: run.id,
+        force: false,
+        reason: "too much".to_owned(),
+        by: "ann".to_owned(),
+    };
+    assert_eq!(w.apply(cancel).await, Answer::Done);
 }
 
 pub(super) async fn upstream_outputs_reach_a_start(w: &World) {

@@ -99,7 +99,7 @@ proptest! {
             let old = &before.jobs[id];
             prop_assert!(old == job || touched.jobs.contains(id));
             let queued = (old.state == JobState::Queued, job.state == JobState::Queued);
-            prop_assert_eq!(touched.enqueue.contains(id), queued == (false, true));
+            prop_assert_eq!(touched.enqueue.contains_key(id), queued == (false, true));
             prop_assert_eq!(touched.dequeue.contains(id), queued == (true, false));
         }
         for (id, attempt) in &loaded.attempts {

@@ -30,7 +30,7 @@ fn a_ready_job_takes_a_slot_or_waits_for_one() {
     let (loaded, touched) = (decision.loaded, decision.touched);
     assert_eq!([state(&loaded, 1), state(&loaded, 2)], ["queued", "held"]);
     assert_eq!(touched.entered, [(job_id(1), true), (job_id(2), false)].into());
-    assert_eq!(touched.enqueue, [job_id(1)].into());
+    assert_eq!(touched.enqueue, [(job_id(1), 1)].into());
     assert_eq!(loaded.jobs[&job_id(2)].queued_at, None);
     assert_eq!((touched.left.len(), touched.wakes.len()), (0, 0));
     let facts = [Fact::Admitted { place: Place::Job(job_id(2)) }];
@@ -46,7 +46,7 @@ fn a_ready_job_takes_a_slot_or_waits_for_one() {
     assert_eq!(gone.touched.left, [Place::Job(job_id(1))].into());
     assert_eq!(gone.touched.wakes, [GATE].into());
     let let_go = decide(gone.loaded, &facts, Timestamp(8)).unwrap();
-    assert_eq!(let_go.touched.enqueue, [job_id(2)].into());
+    assert_eq!(let_go.touched.enqueue, [(job_id(2), 1)].into());
     assert_eq!(let_go.loaded.jobs[&job_id(2)].queued_at, Some(Timestamp(8)));
 }
 
