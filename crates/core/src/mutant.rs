@@ -46,10 +46,12 @@ pub enum Mutant {
     OverfillGate,
     /// Whoever leaves a gate wakes nobody.
     ForgetWake,
+    /// However long the database took to tell its time, it is that time.
+    TrustSlowClock,
 }
 
 impl Mutant {
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::DropFence,
         Self::LeaseFromAnswer,
         Self::AckBeforeCommit,
@@ -70,6 +72,7 @@ impl Mutant {
         Self::ForgetInterrupted,
         Self::OverfillGate,
         Self::ForgetWake,
+        Self::TrustSlowClock,
     ];
 }
 

@@ -3,7 +3,20 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shuntyard_protocol::agent;
+use shuntyard_protocol::{Timestamp, agent};
+
+use crate::mutant::{self, Mutant};
+
+/// What a coordinator's idea of the database's clock may be off, which is far less than the time between
+/// the fence and the release.
+pub const CLOCK_ERROR_MAX: Duration = Duration::from_secs(1);
+
+/// What the database's clock is ahead of a local one, in milliseconds, when it `said` a time between
+/// `asked` and `answered`. None: that took longer than [`CLOCK_ERROR_MAX`], and tells too little.
+pub fn clock_offset(asked: Timestamp, said: Timestamp, answered: Timestamp) -> Option<i64> {
+    let told = asked + CLOCK_ERROR_MAX >= answered || mutant::on(Mutant::TrustSlowClock);
+    told.then_some(said.0 - answered.0)
+}
 
 /// All times from the last committed renewal, by the database's clock, unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +96,14 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_about_the_clock_counts_for_clock_error_max() {
+        let (asked, said) = (Timestamp(5000), Timestamp(90_400));
+        let answered = asked + CLOCK_ERROR_MAX;
+        assert_eq!(clock_offset(asked, said, answered), Some(84_400));
+        assert_eq!(clock_offset(asked, said, Timestamp(answered.0 + 1)), None);
+    }
 
     #[test]
     fn the_defaults_are_consistent() {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use aws_lc_rs::rand;
+use shuntyard_core::timers::clock_offset;
 use shuntyard_protocol::Timestamp;
 
 /// Reads time. Everything else takes `now` as an argument.
@@ -66,9 +67,22 @@ impl Env {
         Timestamp(self.clock.now().0 + self.offset_ms.load(Ordering::Relaxed))
     }
 
-    /// Sets the clock by the database's, which just said `now`.
-    pub fn adjust(&self, now: Timestamp) {
-        self.offset_ms.store(now.0 - self.clock.now().0, Ordering::Relaxed);
+    /// Sets the clock by the database's, which `ask` reads. False: it took too long, and the clock goes
+    /// on as it was set before.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn adjust<E>(
+        &self,
+        ask: impl Future<Output = Result<Timestamp, E>>,
+    ) -> Result<bool, E> {
+        let asked = self.clock.now();
+        let said = ask.await?;
+        let offset = clock_offset(asked, said, self.clock.now());
+        if let Some(offset) = offset {
+            self.offset_ms.store(offset, Ordering::Relaxed);
+        }
+        Ok(offset.is_some())
     }
 
     /// Bytes from the operating system's generator.

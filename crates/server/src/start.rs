@@ -10,9 +10,10 @@ use std::{
 
 use anyhow::{Context, bail};
 use axum_server::{Handle, tls_rustls::RustlsAcceptor};
-use shuntyard_protocol::InstanceId;
+use shuntyard_core::timers::CLOCK_ERROR_MAX;
+use shuntyard_protocol::{InstanceId, Timestamp};
 use shuntyard_script::Launcher;
-use shuntyard_store::{Database, Instance, Options, Store};
+use shuntyard_store::{Database, Instance, Options, Store, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +41,8 @@ use crate::{
 
 /// How often an instance says that it lives, and measures the database's clock.
 const BEAT_PERIOD: Duration = Duration::from_secs(10);
+/// How often a start asks for the database's time until the answer comes in time.
+const CLOCK_TRIES_MAX: u32 = 10;
 /// An instance that has not said so for this long is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 /// File in the data folder with the id of the instance that runs with it.
@@ -100,7 +103,7 @@ pub async fn start(options: StartOptions) -> anyhow::Result<Started> {
         clock: Arc::new(move || clock.now()),
     })
     .await?;
-    env.adjust(store.db_now().await?);
+    set_clock(&env, async || store.db_now().await).await?;
     let (key, cluster) = master_key(&config, &store, &env).await?;
     take_over(&store, &data, instance).await?;
     let url = config.base_url(address);
@@ -297,9 +300,30 @@ fn spawn_reconcilers(app: &Shared) {
 
 type Tick = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
+/// Before anything is decided by it.
+async fn set_clock(
+    env: &Env,
+    ask: impl AsyncFn() -> Result<Timestamp, StoreError>,
+) -> anyhow::Result<()> {
+    for _ in 0..CLOCK_TRIES_MAX {
+        if env.adjust(ask()).await? {
+            return Ok(());
+        }
+    }
+    bail!(
+        "the database takes more than {} s to tell its time, so nothing can be timed by it; \
+        is it overloaded, or far away?",
+        CLOCK_ERROR_MAX.as_secs()
+    )
+}
+
 /// Says that this instance lives, and sets the clock by the database's.
-async fn beat(app: &App, started_at: shuntyard_protocol::Timestamp) -> anyhow::Result<()> {
-    app.env.adjust(app.store.db_now().await?);
+async fn beat(app: &App, started_at: Timestamp) -> anyhow::Result<()> {
+    if !app.env.adjust(app.store.db_now()).await? {
+        tracing::warn!(
+            "the database took too long to tell its time; the clock goes on as it was set"
+        );
+    }
     let instance = Instance {
         id: app.instance,
         name: "coordinator".to_owned(),
@@ -341,4 +365,43 @@ async fn first_admin_token(app: &App) -> anyhow::Result<bool> {
 /// A link that signs one browser in, once, within 15 minutes.
 pub async fn sign_in_link(app: &App) -> anyhow::Result<String> {
     http::signin::link(app).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+
+    use super::*;
+    use crate::env::Clock;
+
+    /// Somebody moves it.
+    #[derive(Default)]
+    struct Hand(AtomicI64);
+
+    impl Clock for Hand {
+        fn now(&self) -> Timestamp {
+            Timestamp(self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_start_asks_for_the_time_clock_tries_max_times() {
+        let hand = Arc::new(Hand::default());
+        let env = Env::new(Arc::clone(&hand) as Arc<dyn Clock>);
+        let asked = AtomicU32::new(0);
+        // Each answer but the one that is `quick` comes a moment too late.
+        let ask = async |quick: u32| {
+            let n = asked.fetch_add(1, Ordering::Relaxed) + 1;
+            let took = i64::try_from(CLOCK_ERROR_MAX.as_millis()).unwrap() + i64::from(n != quick);
+            hand.0.fetch_add(took, Ordering::Relaxed);
+            Ok(Timestamp(1_000_000))
+        };
+        set_clock(&env, async || ask(CLOCK_TRIES_MAX).await).await.unwrap();
+        assert_eq!(env.now(), Timestamp(1_000_000));
+        asked.store(0, Ordering::Relaxed);
+        let error = set_clock(&env, async || ask(CLOCK_TRIES_MAX + 1).await).await.unwrap_err();
+        assert!(error.to_string().contains("more than 1 s to tell its time"), "{error}");
+        assert_eq!(asked.load(Ordering::Relaxed), CLOCK_TRIES_MAX);
+        assert!(env.now() > Timestamp(1_000_000), "it goes on as it was set");
+    }
 }

@@ -161,6 +161,8 @@ struct World {
     store: Store,
     changes: Receiver<Change>,
     database_down_until: i64,
+    /// It takes more than a minute to tell the time until then.
+    clock_late_until: i64,
     coordinators: Vec<Coordinator>,
     hosts: Vec<Host>,
     net: Net,
@@ -258,6 +260,7 @@ impl World {
             store,
             changes,
             database_down_until: 0,
+            clock_late_until: 0,
             coordinators: Vec::new(),
             hosts: Vec::new(),
             net: Net::default(),
@@ -292,8 +295,7 @@ impl World {
         self.runtime.block_on(self.store.insert_source(&source)).expect("the store is new");
         for _ in 0..self.scale.coordinators {
             let instance = InstanceId::mint(Timestamp(START), self.rng.bytes());
-            let error_ms = self.rng.range(-200, 200);
-            let mut coordinator = Coordinator::new(instance, error_ms);
+            let mut coordinator = Coordinator::new(instance);
             coordinator.up = false;
             self.coordinators.push(coordinator);
         }

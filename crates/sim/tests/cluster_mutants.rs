@@ -8,23 +8,25 @@ use shuntyard_sim::world::{Play, play};
 /// Which seed catches which fault.
 fn seed(mutant: Mutant) -> u64 {
     match mutant {
-        Mutant::ForgetInterrupted => 292,
-        Mutant::LeaseFromAnswer => 153,
-        Mutant::SkipSpoolSync => 50,
-        Mutant::AckBeforeCommit => 11,
-        Mutant::IgnoreKeyHash => 9,
-        Mutant::RetryUncontained | Mutant::DoubleEdge => 5,
-        Mutant::DropFence | Mutant::BeginSuperseded => 2,
-        Mutant::AcceptLateResult
+        Mutant::ForgetInterrupted => 28,
+        Mutant::AcceptLateResult => 24,
+        Mutant::LeaseFromAnswer => 20,
+        Mutant::TrustSlowClock => 17,
+        Mutant::DropFence => 10,
+        Mutant::RetryUncontained => 3,
+        Mutant::OverfillGate | Mutant::ForgetWake => 2,
+        Mutant::IgnoreKeyHash
         | Mutant::SupersedeEnded
-        | Mutant::ForgetResend
-        | Mutant::TrimUnacked
-        | Mutant::OverfillGate
-        | Mutant::ForgetWake => 1,
-        Mutant::ReuseAttemptNumber
-        | Mutant::LostWhenOverdue
-        | Mutant::ForgetCount
         | Mutant::KeepOverlap
+        | Mutant::TrimUnacked => 1,
+        Mutant::AckBeforeCommit
+        | Mutant::SkipSpoolSync
+        | Mutant::ReuseAttemptNumber
+        | Mutant::LostWhenOverdue
+        | Mutant::BeginSuperseded
+        | Mutant::DoubleEdge
+        | Mutant::ForgetCount
+        | Mutant::ForgetResend
         | Mutant::EndDeliveryApart => 0,
     }
 }

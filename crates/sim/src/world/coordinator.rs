@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shuntyard_core::apply::Fact;
+use shuntyard_core::{apply::Fact, timers::clock_offset};
 use shuntyard_protocol::{
     InstanceId, Timestamp,
     agent::{AttemptId, AttemptKey, FromAgent, Hello, ToAgent, VERSIONS, Verdict, Welcome},
@@ -71,12 +71,12 @@ pub(super) enum Failed {
 }
 
 impl Coordinator {
-    pub(super) fn new(instance: InstanceId, error_ms: i64) -> Self {
+    pub(super) fn new(instance: InstanceId) -> Self {
         Self {
             instance,
             up: true,
             life: 0,
-            error_ms,
+            error_ms: 0,
             slow_until: 0,
             sessions: BTreeMap::new(),
             batch: Vec::new(),
@@ -96,6 +96,20 @@ impl World {
     /// The time of the database, as a coordinator knows it.
     pub(super) fn db_time(&self, c: usize) -> Timestamp {
         Timestamp(self.now + self.coordinators[c].error_ms)
+    }
+
+    /// Sets a coordinator's clock by the database's, which may take its time to answer. False: too long.
+    pub(super) fn set_clock(&mut self, c: usize) -> bool {
+        let late = self.now < self.clock_late_until;
+        let took = if late { self.rng.range(60_000, 120_000) } else { self.rng.range(0, 300) };
+        let drift = self.rng.range(-200, 200);
+        let asked = Timestamp(self.now - took);
+        let said = Timestamp(asked.0 + self.rng.range(0, 300.min(took)));
+        let offset = clock_offset(asked, said, Timestamp(self.now));
+        if let Some(offset) = offset {
+            self.coordinators[c].error_ms = offset + drift;
+        }
+        offset.is_some()
     }
 
     /// One store call of a coordinator, which may fail, or succeed and not return.
@@ -348,12 +362,14 @@ impl World {
         if self.coordinators[c].up {
             return;
         }
+        if !self.set_clock(c) {
+            self.trace(format_args!("coordinator{c}: does not start without the time"));
+            return self.at(self.now + 10_000, Event::StartCoordinator { coordinator: c });
+        }
         let instance = InstanceId::mint(Timestamp(self.now), self.rng.bytes());
-        let error_ms = self.rng.range(-200, 200);
         let coordinator = &mut self.coordinators[c];
         coordinator.up = true;
         let earlier = std::mem::replace(&mut coordinator.instance, instance);
-        coordinator.error_ms = error_ms;
         let life = coordinator.life;
         self.trace(format_args!("coordinator{c}: starts"));
         // It knows whom it follows. Without an answer that one's silence tells the same later.

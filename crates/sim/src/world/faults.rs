@@ -56,6 +56,10 @@ pub(super) enum Fault {
     DatabaseDown {
         for_ms: i64,
     },
+    /// The database takes its time to tell the time; when that is over, a machine is cut off.
+    LateClock {
+        for_ms: i64,
+    },
     Forge,
     CancelRun {
         force: bool,
@@ -85,6 +89,7 @@ pub(super) enum Kind {
     Partition,
     Degrade,
     DatabaseDown,
+    LateClock,
     Forge,
     CancelRun,
     CancelJob,
@@ -92,7 +97,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::AgentCrash,
         Self::Orphan,
         Self::HostCrash,
@@ -106,6 +111,7 @@ impl Kind {
         Self::Partition,
         Self::Degrade,
         Self::DatabaseDown,
+        Self::LateClock,
         Self::Forge,
         Self::CancelRun,
         Self::CancelJob,
@@ -137,6 +143,7 @@ impl Fault {
             Kind::Partition => Self::Partition { for_ms },
             Kind::Degrade => Self::Degrade { late_ms: rng.range(34_000, 34_900) },
             Kind::DatabaseDown => Self::DatabaseDown { for_ms },
+            Kind::LateClock => Self::LateClock { for_ms: rng.range(60_000, 120_000) },
             Kind::Forge => Self::Forge,
             Kind::CancelRun => Self::CancelRun { force: rng.chance(500) },
             Kind::CancelJob => Self::CancelJob { force: rng.chance(500) },
@@ -218,6 +225,10 @@ impl World {
                 self.on_links_of(agent, |world, link| world.offline(agent, link));
             }
             Fault::DatabaseDown { for_ms } => self.database_down_until = self.now + for_ms,
+            Fault::LateClock { for_ms } => {
+                self.clock_late_until = self.now + for_ms;
+                self.at(self.now + for_ms, Event::Fault(Fault::CutOff { agent: a }));
+            }
             Fault::Forge => self.forge(c),
             Fault::CancelRun { force } => self.cancel_run(c, force),
             Fault::CancelJob { force } => self.cancel_job(c, force),
@@ -366,6 +377,7 @@ impl World {
         self.trace(format_args!("faults stop"));
         self.scale.call_faults = 0;
         self.database_down_until = 0;
+        self.clock_late_until = 0;
         self.net.calm();
         for c in 0..self.coordinators.len() {
             self.coordinators[c].slow_until = 0;

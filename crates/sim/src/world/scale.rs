@@ -51,7 +51,7 @@ const THEMES: [Theme; 6] = [
     (Pace::Mixed, 700, &Kind::ALL),
     (Pace::Mixed, 700, &[Kind::HostCrash, Kind::SlowCoordinator, Kind::Rerun, Kind::CutLink]),
     // Leases: commands that outlast them, on hosts whose attempts may be tried again.
-    (Pace::Long, 1000, &[Kind::Degrade, Kind::Degrade, Kind::Degrade, Kind::StopSupervisor]),
+    (Pace::Long, 1000, &[Kind::Degrade, Kind::Degrade, Kind::LateClock, Kind::StopSupervisor]),
     (
         Pace::Long,
         1000,

@@ -43,6 +43,7 @@ impl World {
 
     /// Says that it lives, and frees what the dead had taken.
     fn beat(&mut self, c: usize) -> Result<(), Failed> {
+        self.set_clock(c);
         let now = self.db_time(c);
         let instance = Instance {
             id: self.coordinators[c].instance,
